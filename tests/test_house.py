@@ -1,0 +1,149 @@
+"""The rules of the repository itself: who may import what, which install runs what, what a file may hold."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# Command lines that need no more than `pip install qpack-llm`. `tests` is no bundle, so the last two end with an error.
+BASE_COMMANDS = ["--help", "validate --help", "inspect --help", "validate tests", "inspect tests"]
+
+# A machine's own paths: a home directory, root's, or a work tree of a build host.
+MACHINE_PATH = re.compile(rb"(?<![\w.])(?:/(?:(?:home|Users)/[\w.-]+|root|work)/|[A-Za-z]:\\+Users\\+)")
+
+ONLY = """
+import importlib.abc, sys
+class Only(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+allowed = sys.stdlib_module_names | set(sys.argv.pop(1).split())
+sys.meta_path.insert(0, Only())
+"""
+IMPORT_ALL = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+QPACK = "import sys; from qpack_packager.cli import main; sys.argv[0] = 'qpack'; main()"
+QPACK_RUNTIME = "import sys; from qpack_runtime.cli import main; sys.argv[0] = 'qpack-runtime'; main()"
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
+    )
+
+
+def installed(requirements: list[str]) -> set[str]:
+    """The import names that `requirements` bring, with all that they require themselves."""
+    pending, names = [Requirement(text) for text in requirements], set[str]()
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            names.add(name)
+            pending += map(Requirement, distribution(name).requires or [])
+    owners = packages_distributions().items()
+    return {module for module, owner in owners if names & {canonicalize_name(name) for name in owner}}
+
+
+def tracked(*pathspecs: str) -> list[Path]:
+    """What git holds or would add, so that a file is judged before it is committed."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *pathspecs]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    return [path for name in names if name and (path := ROOT / os.fsdecode(name)).is_file()]
+
+
+@pytest.fixture(scope="module")
+def base() -> str:
+    return " ".join(installed(PYPROJECT["project"]["dependencies"]) | {"qpack_packager", "qpack_schemas"})
+
+
+@pytest.fixture(scope="module")
+def edge() -> str:
+    """The runtime's install, without what the runtime must not import although a dependency may bring it."""
+    project, contracts = PYPROJECT["project"], PYPROJECT["tool"]["importlinter"]["contracts"]
+    libraries = installed(project["dependencies"] + project["optional-dependencies"]["runtime"])
+    forbidden = next(set(contract["forbidden_modules"]) for contract in contracts if contract["id"] == "runtime")
+    assert {"torch", "transformers", "triton", "chardet", "yaml", "huggingface_hub"} <= forbidden
+    return " ".join(libraries - forbidden | {"qpack_runtime", "qpack_schemas"})
+
+
+def test_the_contract_imports_only_the_standard_library_and_jsonschema():
+    allowed = sys.stdlib_module_names | {"jsonschema", "qpack_schemas"}
+    files = sorted((ROOT / "schemas").rglob("*.py"))
+    assert files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [node.module or ""]
+            else:
+                continue
+            for module in modules:
+                assert module.partition(".")[0] in allowed, f"{file}:{node.lineno} imports {module}"
+
+
+@pytest.mark.parametrize("room", ["packager", "schemas", "runtime"])
+def test_every_folder_of_code_is_a_package(room: str):
+    """import-linter, type checkers and pkgutil look into packages only."""
+    for file in (ROOT / room / f"qpack_{room}").rglob("*.py"):
+        assert (file.parent / "__init__.py").is_file(), f"{file.parent} has no __init__.py"
+
+
+def test_the_runtime_imports_with_nothing_but_its_own_install(edge: str):
+    files = [file.relative_to(ROOT / "runtime").with_suffix("") for file in (ROOT / "runtime").rglob("*.py")]
+    modules = {".".join(file.parts).removesuffix(".__init__") for file in files if file.name != "__main__"}
+    assert {"qpack_runtime", "qpack_runtime.cli"} <= modules
+    ran = python(ONLY + IMPORT_ALL, edge, *sorted(modules))
+    assert ran.returncode == 0, ran.stderr
+    ran = python(ONLY + QPACK_RUNTIME, edge, "--help")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_help_loads_neither_torch_nor_numpy_nor_transformers():
+    report = "import atexit; atexit.register(lambda: print('LOADED', *sorted(sys.modules)))"
+    ran = python(f"import sys; {report}; {QPACK}", "--help")
+    assert ran.returncode == 0, ran.stderr
+    loaded = ran.stdout.rpartition("LOADED ")[2].split()
+    assert "qpack_packager.cli" in loaded
+    assert not {"torch", "numpy", "transformers"} & set(loaded)
+
+
+@pytest.mark.parametrize("command", BASE_COMMANDS)
+def test_the_base_install_is_enough_for(command: str, base: str):
+    ran = python(ONLY + QPACK, base, *command.split())
+    assert "Traceback" not in ran.stderr, ran.stderr
+    assert "pip install" not in ran.stderr, ran.stderr
+    assert (ran.returncode == 0) == command.endswith("--help"), ran.stderr
+
+
+def test_no_file_holds_a_path_of_somebodys_machine():
+    files = tracked()
+    assert ROOT / "pyproject.toml" in files
+    for file in files:
+        found = MACHINE_PATH.search(file.read_bytes())
+        assert not found, f"{file} holds {found.group()!r}"
+
+
+def test_every_text_file_is_utf8_without_bom_with_lf():
+    files = tracked(".", ":(exclude,attr:binary)")
+    assert Path(__file__) in files
+    for file in files:
+        data = file.read_bytes()
+        assert not data.startswith(b"\xef\xbb\xbf"), f"{file} begins with a byte order mark"
+        carriage_return = data.find(b"\r")
+        assert carriage_return < 0, f"{file}:{data.count(bytes([10]), 0, carriage_return) + 1} has a carriage return"
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            pytest.fail(f"{file} is not UTF-8: {error}; mark it binary in .gitattributes if it must not be")
