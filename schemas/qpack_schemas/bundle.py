@@ -1,0 +1,129 @@
+"""Opening a bundle: the one place that decides whether it may be used.
+
+Order: the manifest can be read -> its version is ours -> it is undamaged and follows the schema -> every file is listed and
+whole -> programs, buffers, tensors and memory agree. Findings are collected as far as a later check makes sense.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from qpack_schemas.bundle_files import MANIFEST, check_files
+from qpack_schemas.bundle_rules import PROGRAM_PATHS, check_layout, read_weight_files
+from qpack_schemas.errors import Finding, InputError, IntegrityError, VersionError
+from qpack_schemas.manifest import CONTRACT_VERSION, KNOWN_FEATURES, SCHEMA_VERSION, Manifest, checksum_of
+from qpack_schemas.program import Program
+from qpack_schemas.schema_check import check_schema
+from qpack_schemas.strict_json import JsonValue, dump_canonical, load_strict
+from qpack_schemas.tensor_file import TensorSpan
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that kept every rule."""
+
+    path: Path
+    bundle_id: str  # sha256 of manifest.json
+    manifest: Manifest
+    programs: Mapping[str, Program]  # by kind
+    tensors: Mapping[str, tuple[Path, TensorSpan]]
+
+
+def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
+    """The verified bundle at `path`. With `digests` every byte is read and hashed; without, sizes and rules are checked.
+
+    Raises VersionError if it needs another version, IntegrityError with all findings if it is damaged.
+    """
+    raw, document = _read_manifest(path)
+    newer = _check_version(document, path)
+    findings = _check_manifest(raw, document, tolerate_unknown=newer)
+    if any(finding.where != MANIFEST for finding in findings):
+        raise _damaged(path, findings)
+    manifest = cast(Manifest, document)
+    findings += check_files(path, manifest["files"], digests=digests)
+    listed = {entry["path"] for entry in manifest["files"]}
+    programs: dict[str, Program] = {}
+    for kind, file in PROGRAM_PATHS.items():
+        if file not in listed:
+            findings.append(Finding(f"{MANIFEST}#/files", f"lists no {file}"))
+        elif (path / file).is_file():
+            program, broken = _read_program(path, file)
+            findings += broken
+            if program is not None:
+                programs[kind] = program
+    tensors, broken = read_weight_files(path, manifest)
+    findings += broken
+    if len(programs) == len(PROGRAM_PATHS):
+        findings += check_layout(manifest, programs)
+    if findings:
+        raise _damaged(path, findings)
+    places = {name: (path / file, span) for name, (file, span) in tensors.items()}
+    return Bundle(path, hashlib.sha256(raw).hexdigest(), manifest, programs, places)
+
+
+def _damaged(path: Path, findings: list[Finding]) -> IntegrityError:
+    unique = list(dict.fromkeys(findings))
+    count = "1 finding" if len(unique) == 1 else f"{len(unique)} findings"
+    return IntegrityError(
+        f"the bundle is damaged ({count}):", unique, where=str(path), remedy="copy or build the bundle again"
+    )
+
+
+def _read_manifest(path: Path) -> tuple[bytes, JsonValue]:
+    file = path / MANIFEST
+    try:
+        if file.is_symlink():
+            raise _damaged(path, [Finding(MANIFEST, "is a symbolic link; a bundle holds only its own files")])
+        raw = file.read_bytes()
+        document = load_strict(file)
+    except (InputError, OSError) as error:
+        message = error.message if isinstance(error, InputError) else error.strerror or str(error)
+        raise _damaged(path, [Finding(MANIFEST, message)]) from None
+    if not isinstance(document, dict):
+        raise _damaged(path, [Finding(MANIFEST, "is not a JSON object")])
+    return raw, document
+
+
+def _check_version(document: JsonValue, path: Path) -> bool:
+    """True if the manifest is of a newer minor version than ours."""
+    said = str(document.get("schema_version"))
+    parts = said.split(".")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise _damaged(path, [Finding(f"{MANIFEST}#/schema_version", f"{said!r} is not MAJOR.MINOR")])
+    ours = ".".join(map(str, SCHEMA_VERSION))
+    findings: list[Finding] = []
+    if int(parts[0]) != SCHEMA_VERSION[0]:
+        findings.append(Finding(f"{MANIFEST}#/schema_version", f"is {said}, this qpack reads {ours}"))
+    features = document.get("features_required")
+    unknown = sorted(set(map(str, features)) - KNOWN_FEATURES) if isinstance(features, list) else []
+    findings += [Finding(f"{MANIFEST}#/features_required", f"needs the unknown feature {name!r}") for name in unknown]
+    needs = str(document.get("min_runtime", CONTRACT_VERSION)).split(".")
+    if all(part.isdigit() for part in needs) and tuple(map(int, needs)) > tuple(map(int, CONTRACT_VERSION.split("."))):
+        message = f"needs qpack {'.'.join(needs)} or newer, this is {CONTRACT_VERSION}"
+        findings.append(Finding(f"{MANIFEST}#/min_runtime", message))
+    if findings:
+        raise VersionError(
+            "the bundle was made for another version:", findings, where=str(path), remedy="upgrade qpack or build again"
+        )
+    return int(parts[1]) > SCHEMA_VERSION[1]
+
+
+def _check_manifest(raw: bytes, document: JsonValue, *, tolerate_unknown: bool) -> list[Finding]:
+    findings: list[Finding] = []
+    if raw != dump_canonical(document):
+        findings.append(Finding(MANIFEST, "is not in canonical form, so its bytes were changed after the build"))
+    if (exact := checksum_of(document)) != document.get("checksum"):
+        message = f"checksum is {document.get('checksum')}, the contents give {exact}: the manifest was changed"
+        findings.append(Finding(MANIFEST, message))
+    return findings + check_schema(document, "manifest.v1.schema.json", MANIFEST, tolerate_unknown=tolerate_unknown)
+
+
+def _read_program(path: Path, file: str) -> tuple[Program | None, list[Finding]]:
+    try:
+        document = load_strict(path / file)
+    except (InputError, OSError) as error:
+        return None, [Finding(file, error.message if isinstance(error, InputError) else str(error))]
+    findings = check_schema(document, "program.v1.schema.json", file)
+    return (None if findings else Program.from_json(document)), findings

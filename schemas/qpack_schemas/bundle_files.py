@@ -1,0 +1,66 @@
+"""Every file of a bundle is listed, no other is there, and each has the listed bytes.
+
+A bundle holds data only and never points outside itself: no symlink, no device, no path that leaves the directory.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from qpack_schemas.errors import Finding
+from qpack_schemas.manifest import FileEntry
+
+MANIFEST = "manifest.json"
+# Made after the bundle_id exists, so they can be no part of it: provenance and signatures.
+DETACHED_PREFIXES = ("provenance.intoto.jsonl", "signature.")
+_BLOCK = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) -> list[Finding]:
+    """Findings of the directory `root` against the manifest's `files`; with `digests` every byte is read."""
+    findings: list[Finding] = []
+    entries = {entry["path"]: (f"{MANIFEST}#/files/{index}", entry) for index, entry in enumerate(listed)}
+    if len(entries) < len(listed):
+        findings.append(Finding(f"{MANIFEST}#/files", "lists a path twice"))
+    present = dict(_walk(root, root))
+    for path, problem in present.items():
+        if problem:
+            findings.append(Finding(path, problem))
+        elif path not in entries and path != MANIFEST and not path.startswith(DETACHED_PREFIXES):
+            findings.append(Finding(path, "is not listed in the manifest"))
+    for path, (place, entry) in entries.items():
+        if path not in present:
+            findings.append(Finding(path, f"is missing ({place} lists {entry['bytes']} bytes)"))
+        elif not present[path]:
+            findings += _compare(root / path, path, entry, digests=digests)
+    return sorted(findings)
+
+
+def _walk(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """(relative path, what is wrong with it or "") of everything in `folder`; links are never followed."""
+    with os.scandir(folder) as found:
+        for entry in sorted(found, key=lambda item: item.name):
+            path = Path(entry.path).relative_to(root).as_posix()
+            if entry.is_symlink():
+                yield path, f"is a symbolic link to {os.readlink(entry.path)!r}; a bundle holds only its own files"
+            elif entry.is_dir():
+                yield from _walk(root, Path(entry.path))
+            else:
+                yield path, "" if entry.is_file() else "is not a regular file"
+
+
+def _compare(file: Path, path: str, entry: Mapping[str, object], *, digests: bool) -> Iterator[Finding]:
+    size = file.stat().st_size
+    if size != entry["bytes"]:
+        yield Finding(path, f"has {size} bytes, the manifest says {entry['bytes']}")
+    elif digests and (digest := sha256_of(file)) != entry["sha256"]:
+        yield Finding(path, f"has sha256 {digest}, the manifest says {entry['sha256']}")

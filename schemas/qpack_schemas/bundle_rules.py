@@ -1,0 +1,126 @@
+"""What must agree between the manifest, the programs and the weight files, beyond what a schema can say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from qpack_schemas.errors import Finding, InputError
+from qpack_schemas.instructions import INSTRUCTIONS
+from qpack_schemas.manifest import Manifest
+from qpack_schemas.memory import account, most_rows
+from qpack_schemas.program import KINDS, Buffer, Program
+from qpack_schemas.program_rules import check_arena, check_code, check_work_plan
+from qpack_schemas.tensor_file import ALIGNMENT, CODES, PAD_PREFIX, TensorSpan, read_spans
+
+PROGRAM_PATHS = {kind: f"programs/{kind}.json" for kind in KINDS}
+
+
+def shared_buffers(manifest: Manifest) -> dict[str, Buffer]:
+    """Weights and the buffers that outlive a step, by name: what both programs may name besides their own."""
+    weights = {n: Buffer("weights", t["dtype"], tuple(t["shape"])) for n, t in manifest["tensors"].items()}
+    return {**weights, **{name: Buffer.from_json(entry) for name, entry in manifest["buffers"].items()}}
+
+
+def read_weight_files(root: Path, manifest: Manifest) -> tuple[dict[str, tuple[str, TensorSpan]], list[Finding]]:
+    """Tensor name -> (file, span) for every tensor of the manifest, and what does not agree with the files."""
+    findings: list[Finding] = []
+    found: dict[str, tuple[str, TensorSpan]] = {}
+    for file in sorted({entry["path"] for entry in manifest["files"] if entry["path"].startswith("weights/")}):
+        try:
+            spans = read_spans(root / file)
+        except (InputError, OSError) as error:
+            findings.append(Finding(file, str(error.message if isinstance(error, InputError) else error)))
+            continue
+        for name, span in spans.items():
+            if name.startswith(PAD_PREFIX):
+                continue
+            if name in found:
+                findings.append(Finding(file, f"tensor {name!r} is also in {found[name][0]}"))
+            if name not in manifest["tensors"]:
+                findings.append(Finding(file, f"tensor {name!r} is not in the manifest"))
+            found[name] = file, span
+    for name, tensor in manifest["tensors"].items():
+        place = f"manifest.json#/tensors/{name}"
+        if name not in found:
+            findings.append(Finding(place, f"is not in {tensor['file']}"))
+            continue
+        file, span = found[name]
+        says = tensor["file"], CODES[tensor["dtype"]], tuple(tensor["shape"])
+        if says != (file, span.dtype, span.shape):
+            findings.append(Finding(place, f"is {says} here, but {(file, span.dtype, span.shape)} in the weight files"))
+        if span.begin % ALIGNMENT:
+            findings.append(Finding(file, f"tensor {name!r} begins at byte {span.begin}, not on {ALIGNMENT} bytes"))
+    return found, findings
+
+
+def check_layout(manifest: Manifest, programs: Mapping[str, Program]) -> list[Finding]:
+    """Programs, buffers, buckets and memory against each other."""
+    shared = shared_buffers(manifest)
+    findings: list[Finding] = []
+    for kind, program in programs.items():
+        where = PROGRAM_PATHS[kind]
+        if program.kind != kind:
+            findings.append(Finding(f"{where}#/kind", f"is {program.kind!r}, the file is for {kind!r}"))
+        if program.activation != manifest["model"]["dtype"]:
+            message = f"is {program.activation}, the manifest says {manifest['model']['dtype']}"
+            findings.append(Finding(f"{where}#/activation", message))
+        code = check_code(program, shared, where)
+        findings += code or [*check_work_plan(program, where), *_check_seats(manifest, program, shared, where)]
+        own = {n: (f"{where}#/buffers/{n}", b) for n, b in program.buffers.items() if b.arena == "io"}
+        fixed = {n: (f"manifest.json#/buffers/{n}", b) for n, b in shared.items() if b.arena == "io"}
+        findings += check_arena("io", {**fixed, **own}, most_rows(manifest["buckets"], kind))
+    state = {n: (f"manifest.json#/buffers/{n}", b) for n, b in shared.items() if b.arena == "state"}
+    findings += check_arena("state", state, 1)
+    findings += _check_buckets(manifest)
+    if not findings:
+        findings += _check_memory(manifest, shared, programs)
+    return findings
+
+
+def _check_seats(manifest: Manifest, program: Program, shared: Mapping[str, Buffer], where: str) -> Iterator[Finding]:
+    """Per-slot buffers have a seat for every slot and the scratch slot; the KV cache a line for every position."""
+    wanted = {"S": manifest["slots"] + 1, "P": manifest["slots"] * manifest["context"] + 1}
+    for index, instruction in enumerate(program.code):
+        signature = INSTRUCTIONS[instruction.op]
+        for operand, name in instruction.operands():
+            size = wanted.get(signature.operands[operand.name].dims[0])
+            if size is not None and name in shared and shared[name].shape[0] != size:
+                message = f"has {shared[name].shape[0]} lines, {manifest['slots']} slots need {size}"
+                yield Finding(f"manifest.json#/buffers/{name}", message)
+        if instruction.attrs.get("context", manifest["context"]) != manifest["context"]:
+            message = f"is {instruction.attrs['context']}, the manifest says {manifest['context']}"
+            yield Finding(f"{where}#/code/{index}/attrs/context", message)
+        limit = manifest["model"]["real_vocab_size"]
+        if instruction.attrs.get("vocab", limit) != limit:
+            message = f"is {instruction.attrs['vocab']}, the tokenizer has {limit} ids"
+            yield Finding(f"{where}#/code/{index}/attrs/vocab", message)
+
+
+def _check_buckets(manifest: Manifest) -> Iterator[Finding]:
+    names: Sequence[str] = [bucket["name"] for bucket in manifest["buckets"]]
+    for index, bucket in enumerate(manifest["buckets"]):
+        place = f"manifest.json#/buckets/{index}"
+        if bucket["name"] != bucket_name(bucket["program"], bucket["rows"], bucket["context"]):
+            yield Finding(f"{place}/name", f"{bucket['name']!r} does not say what the bucket is")
+        if bucket["context"] > manifest["context"]:
+            yield Finding(f"{place}/context", f"{bucket['context']} is beyond the KV cache's {manifest['context']}")
+        if bucket["program"] == "decode" and bucket["rows"] > manifest["slots"]:
+            yield Finding(f"{place}/rows", f"{bucket['rows']} rows need as many slots, there are {manifest['slots']}")
+    if len(set(names)) < len(names):
+        yield Finding("manifest.json#/buckets", "two buckets have one name")
+    for kind in KINDS:
+        if not most_rows(manifest["buckets"], kind):
+            yield Finding("manifest.json#/buckets", f"there is no bucket of program {kind!r}")
+    if sorted(manifest["capture_order"]) != sorted(names):
+        yield Finding("manifest.json#/capture_order", "does not name every bucket once")
+
+
+def _check_memory(manifest: Manifest, shared: Mapping[str, Buffer], programs: Mapping[str, Program]) -> Iterator[Finding]:
+    weights = sum(entry["bytes"] for entry in manifest["files"] if entry["path"].startswith("weights/"))
+    exact = account(weights, shared, programs, manifest["buckets"])
+    for field, value in exact.items():
+        if (said := manifest["memory"][field]) != value:
+            yield Finding(f"manifest.json#/memory/{field}", f"is {said}, the buffers need {value}")
+
+
+def bucket_name(program: str, rows: int, context: int) -> str:
+    return f"{program}-{'b' if program == 'decode' else 't'}{rows}-c{context}"

@@ -1,0 +1,160 @@
+"""manifest.json as Python sees it. The JSON Schema beside this file is the truth; these types mirror it.
+
+bundle_id is the sha256 of the file. `checksum` is the sha256 of the canonical manifest without that field, so that a flipped
+byte is noticed even where nobody knows the bundle_id; it guards against damage, not against forgery.
+"""
+
+import hashlib
+from typing import NotRequired, TypedDict
+
+from qpack_schemas.program import Kind
+from qpack_schemas.strict_json import JsonValue, dump_canonical
+
+SCHEMA_VERSION = (1, 0)
+CONTRACT_VERSION = "0.1.0"  # the release of qpack that reads this contract; compared with min_runtime
+KNOWN_FEATURES: frozenset[str] = frozenset()
+
+
+class Delta(TypedDict):
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+
+
+class Model(TypedDict):
+    family: str
+    architecture: str
+    layers: list[str]  # full_attention | linear_attention
+    hidden_size: int
+    intermediate_size: int
+    attention_heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    rope_theta: float
+    rms_norm_eps: float
+    max_context: int
+    vocab_size: int  # lines of the embedding in the checkpoint
+    real_vocab_size: int  # ids the tokenizer knows; only these are sampled
+    tied_embeddings: bool
+    eos_token_ids: list[int]
+    dtype: str  # of activations
+    delta: NotRequired[Delta]
+
+
+class SourceFile(TypedDict):
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Source(TypedDict):
+    uri: str | None
+    revision: str | None
+    files: list[SourceFile]
+    licenses: list[str]
+    notes: list[str]
+
+
+class Rule(TypedDict):
+    glob: str
+    reason: str
+    tensors: int
+
+
+class TensorCounts(TypedDict):
+    source: int
+    quantized: int
+    kept: int
+    dropped: int
+
+
+class Quant(TypedDict):
+    method: str
+    scheme: str
+    bits: int
+    group_size: int
+    scale_dtype: str
+    calibration_sha256: str | None
+    kept: list[Rule]
+    dropped: list[Rule]
+    fallbacks: list[str]
+    tensors: TensorCounts
+
+
+class Tensor(TypedDict):
+    file: str
+    dtype: str
+    shape: list[int]
+    logical_shape: list[int]  # of the joined sources, before padding and packing
+    sha256: str  # of the tensor's bytes, wherever they lie
+    sources: list[str]  # checkpoint tensors it is made of, in order
+    form: str  # dense | marlin_codes | marlin_scales | rope_table
+
+
+class BufferEntry(TypedDict):
+    arena: str
+    dtype: str
+    shape: list[int]
+    offset: int
+
+
+class Bucket(TypedDict):
+    name: str
+    program: Kind
+    rows: int
+    context: int
+
+
+class Memory(TypedDict):
+    weights_bytes: int  # all weight files
+    state_bytes: int
+    io_bytes: int
+    work_bytes: dict[str, int]  # per bucket; the arena is the largest
+    minimum_device_bytes: int
+
+
+class TextFile(TypedDict):
+    path: str
+    source_sha256: str
+    sha256: str
+
+
+class FileEntry(TypedDict):
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    schema_version: str
+    min_runtime: str
+    features_required: list[str]
+    model: Model
+    source: Source
+    quant: Quant
+    tensors: dict[str, Tensor]
+    buffers: dict[str, BufferEntry]
+    slots: int
+    context: int
+    buckets: list[Bucket]
+    capture_order: list[str]
+    memory: Memory
+    targets: dict[str, JsonValue]
+    text: list[TextFile]
+    reproducibility: str
+    files: list[FileEntry]
+    checksum: str
+
+
+def seal(manifest: JsonValue) -> bytes:
+    """The bytes of manifest.json: canonical JSON with its `checksum`."""
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    return dump_canonical({**body, "checksum": checksum_of(body)})
+
+
+def checksum_of(manifest: JsonValue) -> str:
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(dump_canonical(body)).hexdigest()

@@ -1,0 +1,33 @@
+"""Exact memory of a bundle: what each arena takes, for every bucket. Nothing is allocated after boot."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from qpack_schemas.manifest import Bucket, Memory
+from qpack_schemas.program import Buffer, Program, align
+
+
+def most_rows(buckets: Sequence[Bucket], program: str) -> int:
+    return max((bucket["rows"] for bucket in buckets if bucket["program"] == program), default=0)
+
+
+def _end(buffers: Iterable[Buffer], rows: int = 1) -> int:
+    return max((buffer.offset + align(buffer.bytes(rows)) for buffer in buffers), default=0)
+
+
+def account(
+    weights_bytes: int, shared: Mapping[str, Buffer], programs: Mapping[str, Program], buckets: Sequence[Bucket]
+) -> Memory:
+    """All sizes in bytes. The io arena holds the shared io buffers and, behind them, the io of one program at a time."""
+    state = _end(buffer for buffer in shared.values() if buffer.arena == "state")
+    io = _end(buffer for buffer in shared.values() if buffer.arena == "io")
+    for kind, program in programs.items():
+        own = [buffer for buffer in program.buffers.values() if buffer.arena == "io"]
+        io = max(io, _end(own, most_rows(buckets, kind)))
+    work = {bucket["name"]: bucket["rows"] * programs[bucket["program"]].work_bytes_per_row() for bucket in buckets}
+    return {
+        "weights_bytes": weights_bytes,
+        "state_bytes": state,
+        "io_bytes": io,
+        "work_bytes": work,
+        "minimum_device_bytes": weights_bytes + state + io + max(work.values(), default=0),
+    }
