@@ -1,0 +1,144 @@
+"""Writes a bundle into a hidden directory beside its final place and renames it there when it is whole.
+
+A build that dies leaves that directory and no bundle; the next build of the same output removes it. A lock tells a dead
+build's directory from one that is still being written.
+"""
+
+import fcntl
+import glob
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from qpack_schemas.bundle import open_bundle
+from qpack_schemas.bundle_files import MANIFEST
+from qpack_schemas.errors import UsageError
+from qpack_schemas.manifest import FileEntry, seal
+from qpack_schemas.program import Buffer
+from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, plan_file
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32"}
+
+
+class BundleWriter:
+    """Files of a bundle that does not exist yet. Every file is synced to disk and entered in `files` with its digest."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.files: list[FileEntry] = []
+
+    def add(self, path: str, data: bytes) -> str:
+        """Writes one file and returns its sha256."""
+        return self._write(path, [data])
+
+    def _write(self, path: str, chunks: Iterable[bytes | memoryview]) -> str:
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with target.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        self.files.append({"path": path, "bytes": size, "sha256": digest.hexdigest()})
+        return digest.hexdigest()
+
+    def add_weights(
+        self, layout: Mapping[str, Buffer], arrays: Iterator[tuple[str, np.ndarray]]
+    ) -> dict[str, tuple[str, str]]:
+        """Streams `arrays`, which come in the order of `layout`, into shards of at most SHARD_BYTES unless a single
+        tensor is larger. Returns tensor -> (file, sha256 of the tensor's bytes)."""
+        places: dict[str, tuple[str, str]] = {}
+        for index, names in enumerate(_shards(layout)):
+            path = f"weights/{index:05}.safetensors"
+            plan = plan_file({name: (layout[name].dtype, layout[name].extent(1)) for name in names})
+
+            def chunks(plan=plan, path=path) -> Iterator[bytes | memoryview]:  # bound now: the loop goes on
+                yield plan.header
+                for name, span in plan.spans.items():
+                    if name.startswith(PAD_PREFIX):
+                        yield bytes(span.bytes)
+                        continue
+                    made, array = next(arrays)
+                    if (made, array.dtype.name, array.shape) != (name, _DTYPES[span.dtype], span.shape):
+                        raise AssertionError(f"{made} {array.dtype} {array.shape} is not the planned {name} {span}")
+                    data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                    places[name] = path, hashlib.sha256(data).hexdigest()
+                    yield data
+
+            self._write(path, chunks())
+        return places
+
+    def seal(self, manifest: Mapping[str, object]) -> str:
+        """Writes the manifest over all files so far and checks the whole. Returns the bundle_id."""
+        files = sorted(self.files, key=lambda entry: entry["path"])
+        raw = seal({**manifest, "files": files})
+        self._write(MANIFEST, [raw])
+        return open_bundle(self.folder, digests=False).bundle_id
+
+
+def _shards(layout: Mapping[str, Buffer]) -> Iterator[list[str]]:
+    shard, size = list[str](), 0
+    for name, buffer in layout.items():
+        if shard and size + buffer.bytes() > SHARD_BYTES:
+            yield shard
+            shard, size = [], 0
+        shard.append(name)
+        size += buffer.bytes()
+    if shard:
+        yield shard
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[BundleWriter]:
+    """A writer whose bundle appears at `output` at the end of the block, whole, or not at all."""
+    refuse_existing(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(output)
+    folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.partial"
+    folder.mkdir()
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield BundleWriter(folder)
+        for directory in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
+            _sync(directory)
+        refuse_existing(output)
+        folder.rename(output)
+        _sync(output.parent)
+    finally:
+        os.close(handle)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse_existing(output: Path) -> None:
+    if output.exists() or output.is_symlink():
+        raise UsageError("exists already; qpack never writes over a bundle", where=str(output), remedy="remove it first")
+
+
+def _sweep(output: Path) -> None:
+    """Removes what dead builds of this output left. A directory whose lock is held belongs to a living one."""
+    for folder in output.parent.glob(f".{glob.escape(output.name)}.*.partial"):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(handle)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

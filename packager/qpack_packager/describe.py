@@ -1,0 +1,117 @@
+"""The manifest of a bundle: everything decided at build, with nothing of the time, the host or the directory in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from qpack_schemas.bundle_files import sha256_of
+from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Model, Source, Tensor, TextFile
+from qpack_schemas.memory import account
+from qpack_schemas.strict_json import JsonValue
+
+from qpack_packager.prepare import Prepared
+from qpack_packager.quantize.marlin import GROUP
+
+FORMS = {"q": "marlin_codes", "scale": "marlin_scales"}
+
+
+def describe(
+    prepared: Prepared,
+    places: Mapping[str, tuple[str, str]],
+    files: Sequence[FileEntry],
+    *,
+    text: list[TextFile],
+    licenses: list[str],
+    notes: list[str],
+    model: Path,
+) -> dict[str, JsonValue]:
+    """All fields but `files` and `checksum`, which the writer adds. `places`: tensor -> (file, sha256)."""
+    lowered, serving = prepared.lowered, prepared.serving
+    weights_bytes = sum(entry["bytes"] for entry in files if entry["path"].startswith("weights/"))
+    memory = account(weights_bytes, lowered.buffers, lowered.programs, serving.buckets)
+    return {
+        "schema_version": ".".join(map(str, SCHEMA_VERSION)),
+        "min_runtime": CONTRACT_VERSION,
+        "features_required": [],
+        "model": _model(prepared),
+        "source": _source(prepared, licenses, notes, model),
+        "quant": {
+            "method": "rtn",
+            "scheme": "int4, symmetric, signed scale per group, value = (code - 8) * scale",
+            "bits": 4,
+            "group_size": GROUP,
+            "scale_dtype": "bfloat16",
+            "calibration_sha256": None,
+            "fallbacks": [],
+            **lowered.accounting.to_manifest(),
+        },
+        "tensors": _tensors(prepared, places),
+        "buffers": {name: buffer.to_json() for name, buffer in lowered.buffers.items()},
+        "slots": serving.slots,
+        "context": serving.context,
+        "buckets": list(serving.buckets),
+        "capture_order": capture_order(prepared, memory["work_bytes"]),
+        "memory": memory,
+        "targets": {"cpu": {}},
+        "text": text,
+        "reproducibility": "any-host",
+    }
+
+
+def capture_order(prepared: Prepared, work_bytes: Mapping[str, int]) -> list[str]:
+    """Largest first, so that what does not fit fails at once."""
+    buckets = sorted(prepared.serving.buckets, key=lambda b: (-work_bytes[b["name"]], -b["context"], b["name"]))
+    return [bucket["name"] for bucket in buckets]
+
+
+def _model(prepared: Prepared) -> Model:
+    config = prepared.checkpoint.config
+    model: Model = {
+        "family": config.family,
+        "architecture": config.architecture,
+        "layers": list(config.layers),
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "attention_heads": config.attention_heads,
+        "kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "rotary_dim": config.rotary_dim,
+        "rope_theta": config.rope_theta,
+        "rms_norm_eps": config.rms_norm_eps,
+        "max_context": config.max_context,
+        "vocab_size": config.vocab_size,
+        "real_vocab_size": prepared.tokenizer.real_vocab_size,
+        "tied_embeddings": prepared.lowered.tied,
+        "eos_token_ids": list(prepared.tokenizer.eos_token_ids),
+        "dtype": prepared.serving.dtype,
+    }
+    if config.delta:
+        model["delta"] = asdict(config.delta)  # type: ignore[typeddict-item]
+    return model
+
+
+def _source(prepared: Prepared, licenses: list[str], notes: list[str], model: Path) -> Source:
+    names = sorted({*prepared.checkpoint.files, *prepared.tokenizer.files})
+    entries: list[FileEntry] = [
+        {"path": name, "bytes": (model / name).stat().st_size, "sha256": sha256_of(model / name)} for name in names
+    ]
+    every = [*prepared.checkpoint.notes, *notes]
+    return {"uri": None, "revision": None, "files": entries, "licenses": licenses, "notes": every}
+
+
+def _tensors(prepared: Prepared, places: Mapping[str, tuple[str, str]]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for module in prepared.lowered.modules:
+        for name, buffer in module.tensors.items():
+            file, digest = places[name]
+            form = FORMS[name.rpartition(".")[2]] if module.form == "marlin" else module.form
+            tensors[name] = {
+                "file": file,
+                "dtype": buffer.dtype,
+                "shape": list(buffer.extent(1)),
+                "logical_shape": list(module.shape),
+                "sha256": digest,
+                "sources": [rows.tensor + (f"#{rows.part}" if rows.part else "") for rows in module.sources],
+                "form": form,
+            }
+    return tensors

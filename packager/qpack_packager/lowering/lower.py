@@ -1,0 +1,62 @@
+"""A checkpoint's headers -> everything a bundle will hold, before any weight is read: `qpack plan` ends here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qpack_schemas.errors import InputError
+from qpack_schemas.program import KINDS, Buffer, Kind, Program
+
+from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.lowering.builder import Shared
+from qpack_packager.lowering.modules import Module
+from qpack_packager.lowering.qwen import EMBEDDING, HEAD, QwenLowering
+from qpack_packager.planner import place_work
+from qpack_packager.serving import Serving
+from qpack_packager.weights_policy import Accounting, account
+
+
+@dataclass(frozen=True)
+class Lowered:
+    programs: Mapping[Kind, Program]
+    buffers: Mapping[str, Buffer]  # shared by both programs: state and io
+    modules: tuple[Module, ...]  # in the order of first use, which is the order of the weight files
+    accounting: Accounting
+    tied: bool
+
+
+def lower(checkpoint: Checkpoint, serving: Serving, real_vocab_size: int, where: str) -> Lowered:
+    """Lowers the model in `checkpoint`. Raises InputError for missing, misshapen and unaccounted tensors."""
+    tied = is_tied(checkpoint, where)
+    shared = Shared({name: (tensor.dtype, tensor.shape) for name, tensor in checkpoint.tensors.items()}, where)
+    programs: dict[Kind, Program] = {}
+    for kind in KINDS:
+        program = QwenLowering(checkpoint.config, serving, kind, shared).lower(tied=tied, real_vocab_size=real_vocab_size)
+        programs[kind] = place_work(program)
+    modules = tuple(shared.modules.values())
+    used = {rows.tensor for module in modules for rows in module.sources}
+    accounting = account(checkpoint.tensors, used, tied_duplicate=tied, where=where)
+    return Lowered(programs, shared.buffers, modules, accounting, tied)
+
+
+def is_tied(checkpoint: Checkpoint, where: str) -> bool:
+    """Whether the head is the embedding. The tensors decide, as in transformers 5: a head that is there and differs is used,
+    whatever the config says; one that is absent must have been declared tied at some level."""
+    declared = checkpoint.config.declared_tied
+    if HEAD in checkpoint.tensors:
+        return EMBEDDING in checkpoint.tensors and _same_tensor(checkpoint, HEAD, EMBEDDING)
+    if not any(value for _, value in declared):
+        said = ", ".join(f"{pointer} is {value}" for pointer, value in declared) or "tie_word_embeddings is absent"
+        raise InputError(
+            f"there is no {HEAD!r}, and config.json does not tie it to the embedding ({said})", where=where,
+            remedy="set tie_word_embeddings to true if the model was trained that way; otherwise the file is incomplete",
+        )  # fmt: skip
+    return True
+
+
+def _same_tensor(checkpoint: Checkpoint, a: str, b: str) -> bool:
+    """Bit for bit, a few thousand lines at a time."""
+    if (checkpoint.tensors[a].dtype, checkpoint.tensors[a].shape) != (checkpoint.tensors[b].dtype, checkpoint.tensors[b].shape):
+        return False
+    lines = [checkpoint.load(name) for name in (a, b)]
+    blocks = range(0, len(lines[0]), 4096)
+    return all(lines[0][i : i + 4096].tobytes() == lines[1][i : i + 4096].tobytes() for i in blocks)

@@ -1,0 +1,1 @@
+"""Weights to int4: which tensors, how they are rounded, and the Marlin layout they are stored in."""

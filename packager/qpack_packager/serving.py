@@ -1,0 +1,64 @@
+"""What a bundle will be able to serve: slots, contexts and the buckets, from the flags of `qpack build`."""
+
+from dataclasses import dataclass
+
+from qpack_schemas.bundle_rules import bucket_name
+from qpack_schemas.errors import UsageError
+from qpack_schemas.manifest import Bucket
+from qpack_schemas.program import Kind
+
+BATCHES = (1, 2, 4, 8)
+CONTEXTS = (512, 2048)
+PREFILLS = (16, 64, 256)
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of `qpack build` that shape the bundle; empty means the default."""
+
+    batches: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    prefills: tuple[int, ...] = ()
+    slots: int | None = None  # the largest batch
+    dtype: str = DTYPES[0]
+
+
+@dataclass(frozen=True)
+class Serving:
+    slots: int  # sequences at once, the scratch slot not counted
+    context: int  # positions per slot: the largest context of the buckets
+    buckets: tuple[Bucket, ...]
+    dtype: str  # of activations, KV cache and convolution state
+
+    def most_rows(self, kind: Kind) -> int:
+        return max(bucket["rows"] for bucket in self.buckets if bucket["program"] == kind)
+
+
+def plan_serving(max_context: int, options: Options) -> Serving:
+    """Every batch and every prefill length with every context, the largest first.
+
+    Contexts that are asked for must fit the model's `max_context`; the default ones are cut to it. Raises UsageError.
+    """
+    batches, contexts = options.batches or BATCHES, options.contexts or CONTEXTS
+    prefills = options.prefills or PREFILLS
+    for flag, values in (("--batch", batches), ("--context", contexts), ("--prefill", prefills)):
+        if min(values) < 1:
+            raise UsageError(f"{flag} {','.join(map(str, values))}: every number must be 1 or more")
+    if options.contexts and max(contexts) > max_context:
+        raise UsageError(
+            f"--context {max(contexts)} is longer than the model's max_position_embeddings {max_context}",
+            remedy=f"ask for at most {max_context}",
+        )
+    slots = max(batches) if options.slots is None else options.slots
+    if slots < max(batches):
+        raise UsageError(f"--slots {slots} is less than the largest batch {max(batches)}", remedy="raise --slots")
+    lengths = sorted({min(context, max_context) for context in contexts})
+    kinds: tuple[tuple[Kind, tuple[int, ...]], ...] = (("prefill", prefills), ("decode", batches))
+    buckets: list[Bucket] = [
+        {"name": bucket_name(kind, rows, context), "program": kind, "rows": rows, "context": context}
+        for kind, sizes in kinds
+        for rows in sorted(set(sizes), reverse=True)
+        for context in reversed(lengths)
+    ]
+    return Serving(slots, lengths[-1], tuple(buckets), options.dtype)
