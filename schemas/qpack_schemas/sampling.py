@@ -1,4 +1,4 @@
-"""What the `sample` instruction reads per slot, and its limits: shared by lowering, executors and the request parser."""
+"""What the `sample` instruction reads per slot, and its limits: for lowering, executors and the request parser."""
 
 TOP_K_LIMIT = 256
 BIAS_LIMIT = 512  # logit bias entries of one request
@@ -15,12 +15,12 @@ GREEDY, PENALTY, BIAS, GRAMMAR, LOGPROBS, FILTER = (1 << bit for bit in range(6)
 
 # Bits of `status`: the row got no token and did not advance.
 NONFINITE = 1  # a logit is NaN or +inf
-EMPTY = 2  # grammar and bias forbid every token
+EMPTY = 2  # the grammar, or logits of -inf, forbid every token
 
 # `counts` [S, V], int16: bit 15 says that the id is in the prompt, bits 0..14 how often it was consumed as output.
 PROMPT_BIT = -32768
 COUNT_MASK = 32767
 
-# The mass of the whole vocabulary is summed in chunks of about 4096 ids, each at its own exponent, so that one pass over
-# the logits is enough: id belongs to chunk (id // 32) % ceil(width / 4096).
+# The mass of the whole vocabulary is summed in chunks of about CHUNK_IDS ids, each at its own exponent, so that one
+# pass over the logits is enough: id belongs to chunk (id // 32) % ceil(width / CHUNK_IDS).
 CHUNK_IDS = 4096

@@ -1,0 +1,139 @@
+"""The `qpack` command. Imports what a command needs when it runs, so that `qpack --help` costs nothing."""
+
+import json
+from pathlib import Path
+
+import click
+from qpack_schemas.errors import UnsupportedError
+from qpack_schemas.report import errors_reported
+
+FORMAT = click.option(
+    "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path, exists=True, file_okay=False))
+MODEL = click.argument("model", type=click.Path(path_type=Path))
+
+
+class Numbers(click.ParamType):
+    """`1,2,4` -> (1, 2, 4)."""
+
+    name = "N,N,..."
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(number) for number in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
+
+
+def _shape_options(command):
+    """The flags that decide what a bundle can serve; the same for `build` and `plan`."""
+    for option in (
+        click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
+                     show_default=True, help="Of activations, KV cache and convolution state."),
+        click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
+        click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True, help="Rows of a prompt chunk."),
+        click.option("--context", type=Numbers(), default=(), help="Positions.  [default: 512,2048, at most the model's]"),
+        click.option("--batch", type=Numbers(), default="1,2,4,8", show_default=True, help="Rows of a decode step."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="qpack-llm", prog_name="qpack")
+def main() -> None:
+    """Packages Qwen checkpoints into bundles that boot without a compiler, a network or a surprise."""
+
+
+@main.command()
+@MODEL
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the bundle is to be.")
+@click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
+@click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
+@click.option("--target", multiple=True, default=["cpu"], show_default=True, help="Machines the bundle must run on.")
+@_shape_options
+@click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
+@FORMAT
+def build(
+    model: Path, output: Path, method: str, lm_head: str, target: tuple[str, ...], progress: str, output_format: str,
+    **shape,
+) -> None:  # fmt: skip
+    """Builds a bundle from the checkpoint directory MODEL."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        for name in target:
+            if name != "cpu":
+                raise UnsupportedError(f"--target {name} is not supported by this version", remedy="use --target cpu")
+        from qpack_packager.build import build as build_bundle
+        from qpack_packager.progress import Progress
+
+        bundle_id = build_bundle(model, output, _options(shape), Progress(progress))
+        if output_format == "json":
+            click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
+        else:
+            from qpack_packager.commands.inspect import summary
+
+            click.echo(summary(output))
+
+
+def _options(shape):
+    from qpack_packager.serving import Options
+
+    return Options(shape["batch"], shape["context"], shape["prefill"], shape["slots"], shape["dtype"])
+
+
+@main.command()
+@MODEL
+@_shape_options
+@FORMAT
+def plan(model: Path, output_format: str, **shape) -> None:
+    """Shows what `build` would make of MODEL: bytes, buffers, which GPUs it fits, how fast it could be."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_packager.commands.plan import report
+        from qpack_packager.prepare import prepare
+
+        click.echo(report(prepare(model, _options(shape)), output_format))
+
+
+@main.command()
+@BUNDLE
+@FORMAT
+def validate(bundle: Path, output_format: str) -> None:
+    """Checks every byte and every rule of BUNDLE; exit code 5 if it is damaged, 7 if it needs another version."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_schemas.bundle import open_bundle
+
+        opened = open_bundle(bundle)
+        files = len(opened.manifest["files"]) + 1
+        if output_format == "json":
+            click.echo(json.dumps({"valid": True, "bundle_id": opened.bundle_id, "files": files}))
+        else:
+            click.echo(f"{bundle} is whole: {files} files, bundle_id {opened.bundle_id}")
+
+
+@main.command()
+@BUNDLE
+@FORMAT
+def inspect(bundle: Path, output_format: str) -> None:
+    """Shows what is in BUNDLE: model, quantization, buckets, buffers, memory."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_packager.commands.inspect import report
+
+        click.echo(report(bundle, output_format))
+
+
+@main.command()
+@click.argument("a", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("b", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@FORMAT
+@click.pass_context
+def diff(context: click.Context, a: Path, b: Path, output_format: str) -> None:
+    """Compares two bundles, field by field and tensor by tensor; exit code 1 if they differ."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_packager.commands.diff import compare
+
+        text, equal = compare(a, b, output_format)
+        click.echo(text)
+        context.exit(0 if equal else 1)

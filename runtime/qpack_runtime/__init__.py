@@ -1,0 +1,1 @@
+"""Bundle -> tokens. Runs on the edge host; never imports torch, transformers, triton or the packager."""

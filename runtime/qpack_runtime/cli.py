@@ -1,0 +1,94 @@
+"""The `qpack-runtime` command."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from qpack_schemas.errors import UsageError
+from qpack_schemas.report import errors_reported
+
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path, exists=True, file_okay=False))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="qpack-llm", prog_name="qpack-runtime")
+def main() -> None:
+    """Boots bundles made by `qpack build` and decodes with them."""
+
+
+@main.command()
+@BUNDLE
+@click.option("--prompt", help="Text to continue.")
+@click.option("--messages", type=click.Path(path_type=Path, allow_dash=True), help="JSON file of a chat; - is stdin.")
+@click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy: the filters play no part.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
+@click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="1 is off.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same tokens.")
+@click.option("--device", type=click.Choice(["reference"]), default="reference", show_default=True)
+@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def generate(
+    bundle: Path, prompt: str | None, messages: Path | None, max_tokens: int, device: str, output_format: str, **sampling
+) -> None:
+    """Decodes one answer. Text appears as it is made; `--format json` gives ids, text, buckets and timings at the end."""
+    with errors_reported(extra="runtime", as_json=output_format == "json"):
+        if (prompt is None) == (messages is None):
+            raise UsageError("give either --prompt or --messages")
+        from qpack_runtime.sampling_options import SamplingOptions
+
+        options = SamplingOptions(**sampling)
+        from qpack_runtime.boot import boot
+        from qpack_runtime.generate import generate as generate_tokens
+
+        booted = boot(bundle)
+        if messages is None:
+            ids = booted.tokenizer.encode(prompt).ids
+        else:
+            ids = booted.tokenizer.encode(_render(bundle, messages), add_special_tokens=False).ids
+        shown, generation = 0, None
+        for generation in generate_tokens(booted, ids, max_tokens=max_tokens, options=options):
+            if output_format == "text":
+                click.echo(generation.text[shown:], nl=False)
+                sys.stdout.flush()
+                shown = len(generation.text)
+        assert generation is not None  # there is at least one token
+        timings = {
+            **{f"boot_{phase}_s": round(seconds, 6) for phase, seconds in booted.seconds.items()},
+            "prefill_s": round(generation.prefill_seconds, 6),
+            "decode_s": round(generation.decode_seconds, 6),
+        }
+        if output_format == "json":
+            facts = {
+                "bundle_id": booted.bundle.bundle_id,
+                "device": device,
+                "prompt_ids": generation.prompt_ids,
+                "output_ids": generation.output_ids,
+                "text": generation.text,
+                "finish_reason": generation.finish_reason,
+                "buckets": dict(sorted(booted.engine.runs.items())),
+                "timings": timings,
+            }
+            click.echo(json.dumps(facts, ensure_ascii=True))
+        else:
+            click.echo()
+            click.echo(_summary(generation, booted, timings), err=True)
+
+
+def _render(bundle: Path, messages: Path) -> str:
+    from qpack_runtime.chat import load_messages, render
+
+    return render(bundle, load_messages(messages))
+
+
+def _summary(generation, booted, timings) -> str:
+    boot_seconds = sum(booted.seconds.values())
+    steps = max(len(generation.output_ids) - 1, 1)
+    buckets = ", ".join(f"{name} x {count}" for name, count in sorted(booted.engine.runs.items()))
+    return (
+        f"booted in {boot_seconds:.2f} s; {len(generation.prompt_ids)} prompt tokens in {timings['prefill_s']:.3f} s; "
+        f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each; "
+        f"ended by {generation.finish_reason}; buckets: {buckets}"
+    )

@@ -1,0 +1,128 @@
+"""Feeds sequences through buckets: which bucket runs, what the host writes before a step and reads after it.
+
+The engine keeps what a program may rely on: slots are distinct, positions lie below the bucket's context, sampling tables are
+written before a slot's first row.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from qpack_schemas.errors import FitError, UsageError
+from qpack_schemas.manifest import Bucket, Manifest
+
+from qpack_runtime.sampling_options import SamplingOptions, write_options
+
+
+class Executor(Protocol):
+    """What runs programs; the reference executor defines what each one computes."""
+
+    def run(self, bucket: str) -> None: ...
+    def io(self, bucket: str) -> Mapping[str, np.ndarray]: ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `sample` said about one row. `status` 0 means that `token` is a token and the slot has advanced."""
+
+    token: int
+    status: int
+    logprob: float  # 0 unless the slot asked for log-probabilities
+
+
+class Engine:
+    """One executor, its slots, and the position each slot has reached."""
+
+    def __init__(self, executor: Executor, manifest: Manifest):
+        self.executor = executor
+        self.slots, self.context = manifest["slots"], manifest["context"]
+        self.vocab = manifest["model"]["real_vocab_size"]
+        self.positions = [0] * self.slots  # of the next row, per slot
+        self.runs: Counter[str] = Counter()  # bucket -> steps
+        self._buckets = {
+            kind: sorted(
+                (bucket for bucket in manifest["buckets"] if bucket["program"] == kind),
+                key=lambda bucket: (bucket["rows"], bucket["context"]),
+            )
+            for kind in ("decode", "prefill")
+        }
+
+    def prefill(self, slot: int, tokens: Sequence[int], options: SamplingOptions | None = None) -> Choice:
+        """Starts the sequence `tokens` in a slot and chooses the token behind it.
+
+        Raises FitError if the prompt leaves no room in the context, UsageError for an id the tokenizer doesn't have."""
+        if not tokens:
+            raise UsageError("the prompt has no tokens", remedy="give at least one character")
+        if len(tokens) >= self.context:
+            raise FitError(
+                f"the prompt has {len(tokens)} tokens, the bundle's context is {self.context} and the answer needs room",
+                remedy="shorten the prompt or build with a larger --context",
+            )
+        if wrong := [token for token in tokens if not 0 <= token < self.vocab]:
+            raise UsageError(f"token id {wrong[0]} is not in the vocabulary of {self.vocab} ids")
+        self._write_options(slot, options or SamplingOptions())
+        start, choice = 0, None
+        for length in self.chunks(len(tokens)):
+            choice = self.prefill_chunk(slot, start, tokens[start : start + length])
+            start += length
+        assert choice is not None
+        return choice
+
+    def chunks(self, length: int) -> Iterator[int]:
+        """How a prompt is cut: the largest bucket while it is filled, then the rest. The cuts change no result."""
+        largest = self._buckets["prefill"][-1]["rows"]
+        yield from [largest] * (length // largest)
+        if length % largest:
+            yield length % largest
+
+    def prefill_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Choice:
+        """Rows of one slot at the positions from `start` on; the choice behind the last one."""
+        bucket = self._fit("prefill", len(tokens), start + len(tokens))
+        io = self.executor.io(bucket)
+        io["prompt"][: len(tokens)] = tokens
+        io["prompt"][len(tokens) :] = 0
+        io["slot"][0], io["start"][0], io["length"][0] = slot, start, len(tokens)
+        self._run(bucket)
+        self.positions[slot] = start + len(tokens)
+        return self._choices(io, 1)[0]
+
+    def decode(self, slots: Sequence[int]) -> list[Choice]:
+        """One step of each of the given slots; each consumes the token it chose last."""
+        if len(set(slots)) < len(slots):
+            raise UsageError(f"slots {list(slots)} are not distinct")
+        needed = max(self.positions[slot] for slot in slots) + 1
+        bucket = self._fit("decode", len(slots), needed)
+        io = self.executor.io(bucket)
+        io["slots"][: len(slots)] = slots
+        io["slots"][len(slots) :] = self.slots  # padding sits on the scratch slot
+        self._run(bucket)
+        choices = self._choices(io, len(slots))
+        for slot, choice in zip(slots, choices, strict=True):
+            self.positions[slot] += choice.status == 0
+        return choices
+
+    def _write_options(self, slot: int, options: SamplingOptions) -> None:
+        io = self.executor.io(self._buckets["prefill"][0]["name"])  # the tables are shared by all buckets
+        tables = {name: io[f"sampling.{name}"] for name in ("ints", "floats", "bias_ids", "bias_values")}
+        write_options(options, slot, **tables, vocab=self.vocab)
+
+    def _fit(self, kind: str, rows: int, context: int) -> str:
+        """The smallest bucket with enough rows, and among those with enough positions."""
+        for bucket in self._buckets[kind]:
+            if bucket["rows"] >= rows and bucket["context"] >= context:
+                return bucket["name"]
+        largest: Bucket = self._buckets[kind][-1]
+        raise FitError(
+            f"no {kind} bucket holds {rows} rows at {context} positions; the largest is {largest['name']}",
+            remedy="build with a larger --batch or --context",
+        )
+
+    def _run(self, bucket: str) -> None:
+        self.executor.run(bucket)
+        self.runs[bucket] += 1
+
+    @staticmethod
+    def _choices(io: Mapping[str, np.ndarray], count: int) -> list[Choice]:
+        return [Choice(int(io["ids"][i]), int(io["status"][i]), float(io["logprobs"][i])) for i in range(count)]

@@ -1,0 +1,69 @@
+"""One sequence from prompt to end: the life of a token in the smallest form."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qpack_schemas.errors import QpackError
+from qpack_schemas.sampling import NONFINITE
+
+from qpack_runtime.boot import Booted
+from qpack_runtime.detokenizer import Detokenizer
+from qpack_runtime.engine import Choice
+from qpack_runtime.sampling_options import SamplingOptions
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass
+class Generation:
+    """What came of a sequence; filled while it runs."""
+
+    prompt_ids: list[int]
+    output_ids: list[int] = field(default_factory=list)  # the token that ended it included
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+def generate(
+    booted: Booted,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int,
+    options: SamplingOptions | None = None,
+    slot: int = 0,
+) -> Iterator[Generation]:
+    """Yields the same, growing Generation after every token.
+
+    Ends with "stop" at one of the model's end tokens and with "length" after `max_tokens` tokens or when prompt and
+    answer fill the context. Raises QpackError if the model computes no finite logits."""
+    engine = booted.engine
+    generation, detokenizer = Generation(list(prompt)), Detokenizer(booted.token_bytes)
+    ends = set(booted.bundle.manifest["model"]["eos_token_ids"])
+    room = engine.context - len(generation.prompt_ids)
+    begin = time.perf_counter()
+    choice = engine.prefill(slot, generation.prompt_ids, options)
+    generation.prefill_seconds = time.perf_counter() - begin
+    while True:
+        _require_token(choice)
+        generation.output_ids.append(choice.token)
+        generation.text += detokenizer.push(choice.token)
+        if choice.token in ends:
+            generation.finish_reason = "stop"
+        elif len(generation.output_ids) >= min(max_tokens, room):
+            generation.finish_reason = "length"
+        yield generation
+        if generation.finish_reason:
+            return
+        begin = time.perf_counter()
+        (choice,) = engine.decode([slot])
+        generation.decode_seconds += time.perf_counter() - begin
+
+
+def _require_token(choice: Choice) -> None:
+    if choice.status:
+        cause = "a logit is not finite" if choice.status & NONFINITE else "every token is forbidden"
+        raise QpackError(f"no token could be chosen: {cause}", remedy="the weights or the logit bias are to blame")

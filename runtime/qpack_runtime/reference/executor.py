@@ -1,0 +1,79 @@
+"""Binds programs to memory once, then runs a bucket as a list of calls: no name is looked up per step."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+from qpack_schemas.bundle import Bundle
+from qpack_schemas.program import Instruction, Program
+
+from qpack_runtime.arenas import Arenas
+from qpack_runtime.reference import instructions, mixers, sampling
+from qpack_runtime.reference.marlin import dequantize
+
+FUNCTIONS: Mapping[str, Callable[..., None]] = {
+    "rows_decode": instructions.rows_decode,
+    "rows_prefill": instructions.rows_prefill,
+    "embed": instructions.embed,
+    "rms_norm": instructions.rms_norm,
+    "linear_int4": instructions.linear_int4,
+    "linear": instructions.linear,
+    "rope_kv_write": mixers.rope_kv_write,
+    "attention": mixers.attention,
+    "silu_mul": instructions.silu_mul,
+    "causal_conv1d": mixers.causal_conv1d,
+    "gated_delta": mixers.gated_delta,
+    "take_rows": instructions.take_rows,
+    "sample": sampling.sample,
+}
+
+
+class ReferenceExecutor:
+    """Runs the programs of a bundle. `io(bucket)` are the static buffers the host writes before and reads after `run`."""
+
+    def __init__(self, bundle: Bundle):
+        self.arenas = Arenas(bundle)
+        self._matrices: dict[str, np.ndarray] = {}
+        self._calls: dict[str, list[Callable[[], None]]] = {}
+        self._io: dict[str, dict[str, np.ndarray]] = {}
+        bound: dict[tuple[str, int], list[Callable[[], None]]] = {}
+        buckets = {bucket["name"]: bucket for bucket in bundle.manifest["buckets"]}
+        for name in bundle.manifest["capture_order"]:
+            program, rows = bundle.programs[buckets[name]["program"]], buckets[name]["rows"]
+            if (program.kind, rows) not in bound:
+                bound[program.kind, rows] = [self._bind(instruction, program, rows) for instruction in program.code]
+            self._calls[name] = bound[program.kind, rows]
+            named = {**self.arenas.shared, **program.buffers}
+            self._io[name] = {n: self.arenas.view(n, b, rows) for n, b in named.items() if b.arena == "io"}
+
+    def io(self, bucket: str) -> Mapping[str, np.ndarray]:
+        return self._io[bucket]
+
+    def state(self, name: str) -> np.ndarray:
+        """A buffer that outlives the step, such as `slot_token` [slots + 1]."""
+        return self.arenas.view(name, self.arenas.shared[name], 1)
+
+    def run(self, bucket: str) -> None:
+        """One step. Padding rows may hold anything, so what they overflow to is nobody's concern."""
+        with np.errstate(all="ignore"):
+            for call in self._calls[bucket]:
+                call()
+
+    def _bind(self, instruction: Instruction, program: Program, rows: int) -> Callable[[], None]:
+        buffers = {**self.arenas.shared, **program.buffers}
+        views = {
+            operand.name: self.arenas.view(name, buffers[name], rows) for operand, name in instruction.operands()
+        }
+        if instruction.op == "linear_int4":
+            k, n = views["x"].shape[1], views["y"].shape[1]
+            words, scales = views["q"], views["scale"]
+            views["q"] = self._matrix(instruction.inputs["q"], lambda: dequantize(words, scales)[:k, :n])
+        for operand in {"linear": ["weight"], "gated_delta": ["ba"]}.get(instruction.op, []):
+            views[operand] = self._matrix(instruction.inputs[operand], partial(views[operand].astype, np.float32))
+        return partial(FUNCTIONS[instruction.op], **views, **instruction.attrs)
+
+    def _matrix(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The weight of a matrix product as float32, made once for all programs and buckets."""
+        if name not in self._matrices:
+            self._matrices[name] = np.ascontiguousarray(make())
+        return self._matrices[name]
