@@ -146,12 +146,13 @@ def published_form(source: Path, directory: Path, *, shards: int = 2) -> Path:
 def _vision_tower(hidden_size: int) -> tuple[dict[str, Any], Tensors]:
     from transformers import Qwen3_5VisionConfig, Qwen3_5VisionModel
 
-    sizes = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 4,
+    sizes: dict[str, Any] = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 4,
              "num_position_embeddings": 16, "out_hidden_size": hidden_size}  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Qwen3_5VisionModel(Qwen3_5VisionConfig(**sizes)).to(torch.bfloat16)
-    tensors = {f"model.visual.{name}": _to_numpy(tensor) for name, tensor in model.state_dict().items()}
+        model: torch.nn.Module = Qwen3_5VisionModel(Qwen3_5VisionConfig(**sizes))
+    state = model.to(torch.bfloat16).state_dict()
+    tensors = {f"model.visual.{name}": _to_numpy(tensor) for name, tensor in state.items()}
     return {"model_type": "qwen3_5", **sizes}, tensors  # that model_type is wrong, but published so
 
 

@@ -1,6 +1,7 @@
 """The checkpoints that tests are made with are what transformers takes for such models."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ def logits(model: torch.nn.Module) -> np.ndarray:
 
 def test_the_published_form_is_the_same_model_to_transformers(tmp_path: Path):
     text = AutoModelForCausalLM.from_pretrained(TINY_QWEN3_5, dtype="float32")
-    published, report = Qwen3_5ForConditionalGeneration.from_pretrained(
+    loaded: Any = Qwen3_5ForConditionalGeneration.from_pretrained(
         published_form(TINY_QWEN3_5, tmp_path), dtype="float32", output_loading_info=True
     )
+    published, report = loaded
     assert not report["missing_keys"]
     assert not report["mismatched_keys"]
     np.testing.assert_allclose(logits(published), logits(text), rtol=0, atol=1e-5)
@@ -33,7 +35,8 @@ def test_a_random_checkpoint_loads_whole_and_depends_on_the_seed_alone(tmp_path:
     first, again, other = (
         random_checkpoint(tmp_path / str(i), family, tied=tied, seed=seed) for i, seed in enumerate((1, 1, 2))
     )
-    _, report = AutoModelForCausalLM.from_pretrained(first, output_loading_info=True)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(first, output_loading_info=True)
+    _, report = loaded
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     tensors = read_tensors(first)
     assert ("lm_head.weight" in tensors) is not tied

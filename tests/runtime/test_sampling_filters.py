@@ -105,7 +105,7 @@ def test_a_grammar_forbids_as_transformers_suppresses():
 
 
 def test_penalties_count_the_output_but_only_repetition_sees_the_prompt():
-    """mu - c * frequency - (c > 0) * presence as in OpenAI's API reference; repetition as in CTRL (arXiv 1909.05858)."""
+    """mu - c * frequency - (c > 0) * presence as in OpenAI's API reference; repetition as in CTRL, arXiv 1909.05858."""
     counts = np.array([0, PROMPT_BIT, 1, 3, PROMPT_BIT + 2, 32767, PROMPT_BIT], np.int16)
     z = np.array([2, 2, 2, 2, 2, 2, -2], np.float32)
     options = SamplingOptions(temperature=1.0, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)

@@ -133,9 +133,9 @@ def test_every_mixture_of_rope_keys_is_read_as_transformers_reads_it(
     )
     ours = read_model_config(copy.deepcopy(document), "config.json")
     text = transformers.Qwen3_5TextConfig(**document.get("text_config", document))
-    assert text.rope_parameters
-    assert ours.rope_theta == text.rope_parameters["rope_theta"]
-    assert ours.rotary_dim == int(256 * text.rope_parameters["partial_rotary_factor"])
+    theirs = dict(text.rope_parameters or {})
+    assert ours.rope_theta == theirs["rope_theta"]
+    assert ours.rotary_dim == 256 * theirs["partial_rotary_factor"]
 
 
 @pytest.mark.parametrize(("top", "nested"), [(True, False), (False, True), (ABSENT, False), (True, ABSENT)])

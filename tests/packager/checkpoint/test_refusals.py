@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers import CONFIG_MAPPING
 
 from published_configs import ABSENT, PUBLISHED, QWEN3_5, edited
 from qpack_packager.checkpoint.model_config import read_model_config
 from qpack_schemas.errors import InputError, UnsupportedError
 
 SUPPORTED = {"qwen2", "qwen3", "qwen3_5", "qwen3_5_text"}
-OTHERS = sorted({*CONFIG_MAPPING_NAMES, "qwen", "qwen5", "", "Qwen3"} - SUPPORTED)
+OTHERS = sorted({*CONFIG_MAPPING.keys(), "qwen", "qwen5", "", "Qwen3"} - SUPPORTED)
 
 SIZES = {
     "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "rms_norm_eps", "vocab_size",
@@ -181,11 +181,7 @@ def test_any_value_of_a_wrong_type_is_named_with_its_pointer(key: str, value: An
 
 
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 300)
-    | st.floats(0, 1e7)
-    | st.sampled_from(["", "default", "yarn", "silu"]),
+    st.sampled_from([None, True, False, "", "default", "yarn"]) | st.integers(-2, 300) | st.floats(0, 1e7),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["rope_type", "x"]), inner, max_size=2),
 )
 KEYS = sorted({key for model in ("qwen2", "qwen3", "qwen3_5_text") for key in PUBLISHED[model]} | {"rope_scaling"})
@@ -195,17 +191,12 @@ KEYS = sorted({key for model in ("qwen2", "qwen3", "qwen3_5_text") for key in PU
 def test_any_value_anywhere_is_read_or_refused_and_never_crashes(model: str, changes: dict[str, Any]):
     try:
         config = read_model_config(edited(model, **changes), "config.json")
-    except (InputError, UnsupportedError) as error:
-        assert error.where.startswith("config.json")
-    else:
-        assert len(config.layers) == config.layers.count("full_attention") + config.layers.count("linear_attention")
-        assert (
-            config.attention_heads % config.kv_heads
-            == config.rotary_dim % 2
-            == 0
-            < config.rotary_dim
-            <= config.head_dim
-        )
+    except (InputError, UnsupportedError):
+        return
+    assert set(config.layers) <= {"full_attention", "linear_attention"}
+    assert config.attention_heads % config.kv_heads == 0
+    assert config.rotary_dim % 2 == 0
+    assert 0 < config.rotary_dim <= config.head_dim
 
 
 @pytest.mark.parametrize("document", [[], "qwen3", None, 7])

@@ -25,15 +25,17 @@ def refusal(directory: Path) -> str:
     return str(caught.value)
 
 
-@given(
-    st.lists(st.sampled_from([FIRST_SHARD, SECOND_SHARD, "gone.safetensors", "/etc/passwd", "", "..", 1]), min_size=5)
-)
-def test_any_index_but_the_right_one_is_refused(tmp_path_factory: pytest.TempPathFactory, shards: list[Any]):
-    names = "abcde"
-    directory = write_checkpoint(tmp_path_factory.mktemp("any"), {}, numbers(*"abcd"), shards=2)
-    weight_map = dict(zip(names, shards, strict=False))
-    write_json(directory / INDEX, {"weight_map": weight_map})
-    refusal(directory)  # none of them can be right: e is in no shard
+PLACES = st.sampled_from([FIRST_SHARD, SECOND_SHARD, "gone.safetensors", "config.json", "/etc/passwd", "", "..", 1])
+RIGHT = {"a": FIRST_SHARD, "b": FIRST_SHARD, "c": SECOND_SHARD, "d": SECOND_SHARD}
+
+
+@given(st.dictionaries(st.sampled_from("abcde"), PLACES, max_size=5))
+def test_any_index_but_the_right_one_is_refused(tmp_path_factory: pytest.TempPathFactory, places: dict[str, Any]):
+    directory = write_checkpoint(tmp_path_factory.mktemp("any"), {}, numbers(*RIGHT), shards=2)
+    for index in (places, RIGHT | places):
+        if index != RIGHT:
+            write_json(directory / INDEX, {"weight_map": index})
+            refusal(directory)
 
 
 def test_a_shard_that_is_absent_is_named(sharded: Path):

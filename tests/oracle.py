@@ -1,0 +1,97 @@
+"""transformers on the weights that a bundle holds: what the executors are compared with."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import torch
+import transformers
+from qpack_runtime.reference.marlin import dequantize
+from qpack_schemas.bundle import Bundle
+from safetensors import safe_open
+
+CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_5": "Qwen3_5"}
+
+
+def source_tensors(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a checkpoint as float32, by the name it has without the multimodal prefix."""
+    tensors: dict[str, np.ndarray] = {}
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        with safe_open(file, "pt") as handle:
+            for name in handle.keys():  # noqa: SIM118 (no mapping)
+                tensor = handle.get_tensor(name).float().numpy()
+                tensors[name.replace("model.language_model.", "model.")] = tensor
+    return tensors
+
+
+def bundle_tensors(bundle: Bundle) -> dict[str, np.ndarray]:
+    """Every tensor of a bundle, read by the safetensors library."""
+    tensors: dict[str, np.ndarray] = {}
+    for path in sorted({path for path, _ in bundle.tensors.values()}):
+        with safe_open(path, "pt") as handle:
+            for name in handle.keys():  # noqa: SIM118
+                tensor = handle.get_tensor(name)
+                raw = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor
+                tensors[name] = np.asarray(raw)
+    return tensors
+
+
+def int4_sources(bundle: Bundle) -> dict[str, np.ndarray]:
+    """Checkpoint tensor, or half of one (`name#query`) -> float32 [N, K], as the bundle's int4 codes give it."""
+    stored, found = bundle_tensors(bundle), dict[str, np.ndarray]()
+    for name, tensor in bundle.manifest["tensors"].items():
+        if tensor["form"] != "marlin_codes":
+            continue
+        n, k = tensor["logical_shape"]
+        lines = dequantize(stored[name], stored[name.removesuffix(".q") + ".scale"]).T[:n, :k]
+        first = 0
+        for source in tensor["sources"]:
+            count = _lines(bundle, source)
+            found[source] = lines[first : first + count]
+            first += count
+        assert first == n
+    return found
+
+
+def _lines(bundle: Bundle, source: str) -> int:
+    model, part = bundle.manifest["model"], source.split(".")[-2]
+    queries, keys = model["attention_heads"] * model["head_dim"], model["kv_heads"] * model["head_dim"]
+    sizes = {
+        "q_proj": queries, "k_proj": keys, "v_proj": keys, "gate_proj": model["intermediate_size"],
+        "up_proj": model["intermediate_size"],
+    }  # fmt: skip
+    if delta := model.get("delta"):
+        values = delta["value_heads"] * delta["value_dim"]
+        sizes |= {"in_proj_z": values, "in_proj_qkv": 2 * delta["key_heads"] * delta["key_dim"] + values}
+    return sizes.get(part, model["hidden_size"])
+
+
+def dequantized_state(bundle: Bundle, checkpoint: Path) -> dict[str, np.ndarray]:
+    """The checkpoint's tensors with everything that is int4 in the bundle replaced by what int4 made of it."""
+    state, made = source_tensors(checkpoint), int4_sources(bundle)
+    model = bundle.manifest["model"]
+    for source, lines in made.items():
+        name, _, part = source.partition("#")
+        if part:
+            heads = state[name].reshape(model["attention_heads"], 2, model["head_dim"], -1).copy()
+            heads[:, int(part == "gate")] = lines.reshape(model["attention_heads"], model["head_dim"], -1)
+            lines = heads.reshape(state[name].shape)
+        assert lines.shape == state[name].shape
+        state[name] = lines
+    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    return {n: t for n, t in state.items() if not n.startswith(("mtp.", "model.visual."))}
+
+
+def transformers_model(checkpoint: Path, state: dict[str, np.ndarray] | None = None) -> torch.nn.Module:
+    """The checkpoint's text model in float32, as it is or with the tensors of `state`."""
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    config = getattr(config, "text_config", config)
+    family = CLASSES[config.model_type.removesuffix("_text")]
+    if state is None:
+        state = source_tensors(checkpoint)
+        state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    config.tie_word_embeddings = False
+    model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
+    tensors = {name: torch.from_numpy(np.array(tensor, np.float32)) for name, tensor in state.items()}
+    model.load_state_dict({n: t for n, t in tensors.items() if not n.startswith(("mtp.", "model.visual."))})
+    return model
