@@ -111,10 +111,9 @@ def published_form(source: Path, directory: Path, *, shards: int = 2) -> Path:
     nested config, the prefix `model.language_model.`, a (small, random) vision tower and a prediction head `mtp.*`."""
     text, tensors = read_config(source), read_tensors(source)
     vision, tower = _vision_tower(text["hidden_size"])
-    architecture = "Qwen3_5ForConditionalGeneration"
     only_on_top = ("architectures", "transformers_version")
     config = {
-        "architectures": [architecture],
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
         "image_token_id": 248056,
         "model_type": "qwen3_5",
         "text_config": {
@@ -150,9 +149,8 @@ def _vision_tower(hidden_size: int) -> tuple[dict[str, Any], Tensors]:
              "num_position_embeddings": 16, "out_hidden_size": hidden_size}  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model: torch.nn.Module = Qwen3_5VisionModel(Qwen3_5VisionConfig(**sizes))
-    state = model.to(torch.bfloat16).state_dict()
-    tensors = {f"model.visual.{name}": _to_numpy(tensor) for name, tensor in state.items()}
+        state = Qwen3_5VisionModel(Qwen3_5VisionConfig(**sizes)).state_dict()
+    tensors = {f"model.visual.{name}": _to_numpy(tensor.to(torch.bfloat16)) for name, tensor in state.items()}
     return {"model_type": "qwen3_5", **sizes}, tensors  # that model_type is wrong, but published so
 
 

@@ -20,7 +20,7 @@ from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import UsageError
 from qpack_schemas.manifest import FileEntry, seal
 from qpack_schemas.program import Buffer
-from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, plan_file
+from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, TensorFilePlan, plan_file
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32"}
 
@@ -53,12 +53,10 @@ class BundleWriter:
     def add_weights(
         self, layout: Mapping[str, Buffer], arrays: Iterator[tuple[str, np.ndarray]]
     ) -> dict[str, tuple[str, str]]:
-        """Streams `arrays`, which come in the order of `layout`, into shards of at most SHARD_BYTES unless a single
-        tensor is larger. Returns tensor -> (file, sha256 of the tensor's bytes)."""
+        """Streams `arrays`, which come in the order of `layout`, into the files of `plan_weights`. Returns tensor ->
+        (file, sha256 of the tensor's bytes)."""
         places: dict[str, tuple[str, str]] = {}
-        for index, names in enumerate(_shards(layout)):
-            path = f"weights/{index:05}.safetensors"
-            plan = plan_file({name: (layout[name].dtype, layout[name].extent(1)) for name in names})
+        for path, plan in plan_weights(layout).items():
 
             def chunks(plan=plan, path=path) -> Iterator[bytes | memoryview]:  # bound now: the loop goes on
                 yield plan.header
@@ -84,16 +82,20 @@ class BundleWriter:
         return open_bundle(self.folder, digests=False).bundle_id
 
 
-def _shards(layout: Mapping[str, Buffer]) -> Iterator[list[str]]:
-    shard, size = list[str](), 0
+def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
+    """Weight file -> what it will hold: the tensors in order, in shards of at most SHARD_BYTES unless a single tensor is
+    larger."""
+    shards, size = list[list[str]](), 0
     for name, buffer in layout.items():
-        if shard and size + buffer.bytes() > SHARD_BYTES:
-            yield shard
-            shard, size = [], 0
-        shard.append(name)
+        if not shards or size + buffer.bytes() > SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
         size += buffer.bytes()
-    if shard:
-        yield shard
+    return {
+        f"weights/{index:05}.safetensors": plan_file({name: (layout[name].dtype, layout[name].extent(1)) for name in names})
+        for index, names in enumerate(shards)
+    }
 
 
 @contextmanager
@@ -121,6 +123,9 @@ def writing(output: Path) -> Iterator[BundleWriter]:
 def refuse_existing(output: Path) -> None:
     if output.exists() or output.is_symlink():
         raise UsageError("exists already; qpack never writes over a bundle", where=str(output), remedy="remove it first")
+    nearest = next(parent for parent in output.absolute().parents if parent.exists())
+    if not nearest.is_dir():
+        raise UsageError("is a file, so that no bundle can be made in it", where=str(nearest), remedy="name another output")
 
 
 def _sweep(output: Path) -> None:

@@ -62,7 +62,7 @@ class Engine:
             )
         if wrong := [token for token in tokens if not 0 <= token < self.vocab]:
             raise UsageError(f"token id {wrong[0]} is not in the vocabulary of {self.vocab} ids")
-        self._write_options(slot, options or SamplingOptions())
+        self.admit(slot, options or SamplingOptions())
         start, choice = 0, None
         for length in self.chunks(len(tokens)):
             choice = self.prefill_chunk(slot, start, tokens[start : start + length])
@@ -103,7 +103,8 @@ class Engine:
             self.positions[slot] += choice.status == 0
         return choices
 
-    def _write_options(self, slot: int, options: SamplingOptions) -> None:
+    def admit(self, slot: int, options: SamplingOptions) -> None:
+        """Writes how the tokens of a slot are chosen; must come before its first row."""
         io = self.executor.io(self._buckets["prefill"][0]["name"])  # the tables are shared by all buckets
         tables = {name: io[f"sampling.{name}"] for name in ("ints", "floats", "bias_ids", "bias_values")}
         write_options(options, slot, **tables, vocab=self.vocab)

@@ -11,7 +11,7 @@ from qpack_runtime.arenas import Arenas
 from qpack_runtime.reference import instructions, mixers, sampling
 from qpack_runtime.reference.marlin import dequantize
 
-FUNCTIONS: Mapping[str, Callable[..., None]] = {
+FUNCTIONS: dict[str, Callable[..., None]] = {
     "rows_decode": instructions.rows_decode,
     "rows_prefill": instructions.rows_prefill,
     "embed": instructions.embed,

@@ -133,7 +133,7 @@ def test_every_mixture_of_rope_keys_is_read_as_transformers_reads_it(
     )
     ours = read_model_config(copy.deepcopy(document), "config.json")
     text = transformers.Qwen3_5TextConfig(**document.get("text_config", document))
-    theirs = dict(text.rope_parameters or {})
+    theirs: dict[str, Any] = dict(text.rope_parameters or {})
     assert ours.rope_theta == theirs["rope_theta"]
     assert ours.rotary_dim == 256 * theirs["partial_rotary_factor"]
 
