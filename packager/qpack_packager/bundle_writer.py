@@ -19,7 +19,7 @@ from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import UsageError
 from qpack_schemas.manifest import FileEntry, seal
-from qpack_schemas.program import Buffer
+from qpack_schemas.program import Buffer, align
 from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, TensorFilePlan, plan_file
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32"}
@@ -72,6 +72,8 @@ class BundleWriter:
                     yield data
 
             self._write(path, chunks())
+        if (more := next(arrays, None)) is not None:
+            raise AssertionError(f"{more[0]} is made, but not planned")
         return places
 
     def seal(self, manifest: Mapping[str, object]) -> str:
@@ -87,11 +89,12 @@ def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
     larger."""
     shards, size = list[list[str]](), 0
     for name, buffer in layout.items():
-        if not shards or size + buffer.bytes() > SHARD_BYTES:
+        padded = align(buffer.bytes())
+        if not shards or size + padded > SHARD_BYTES:
             shards.append([])
             size = 0
         shards[-1].append(name)
-        size += buffer.bytes()
+        size += padded
     return {
         f"weights/{index:05}.safetensors": plan_file({name: (layout[name].dtype, layout[name].extent(1)) for name in names})
         for index, names in enumerate(shards)

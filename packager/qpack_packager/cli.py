@@ -10,7 +10,7 @@ from qpack_schemas.report import errors_reported
 FORMAT = click.option(
     "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-BUNDLE = click.argument("bundle", type=click.Path(path_type=Path, exists=True, file_okay=False))
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 
 
@@ -89,7 +89,9 @@ def _options(shape):
 @_shape_options
 @FORMAT
 def plan(model: Path, output_format: str, **shape) -> None:
-    """Shows what `build` would make of MODEL: bytes, buffers, which GPUs it fits, how fast it could be."""
+    """Shows what `build` would make of MODEL.
+
+    Its bytes, buffers and tensors, which devices it fits and how fast it could be there. Reads no weights."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
         from qpack_packager.commands.plan import report
         from qpack_packager.prepare import prepare
@@ -101,7 +103,9 @@ def plan(model: Path, output_format: str, **shape) -> None:
 @BUNDLE
 @FORMAT
 def validate(bundle: Path, output_format: str) -> None:
-    """Checks every byte and every rule of BUNDLE; exit code 5 if it is damaged, 7 if it needs another version."""
+    """Checks every byte and every rule of BUNDLE.
+
+    Exit code 5 if it is damaged, 7 if it needs another version of qpack."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
         from qpack_schemas.bundle import open_bundle
 
@@ -117,7 +121,9 @@ def validate(bundle: Path, output_format: str) -> None:
 @BUNDLE
 @FORMAT
 def inspect(bundle: Path, output_format: str) -> None:
-    """Shows what is in BUNDLE: model, quantization, buckets, buffers, memory."""
+    """Shows what is in BUNDLE.
+
+    Model, memory, buckets, tensors, quantization errors and files. Bytes are not hashed: `validate` does that."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
         from qpack_packager.commands.inspect import report
 
@@ -125,12 +131,14 @@ def inspect(bundle: Path, output_format: str) -> None:
 
 
 @main.command()
-@click.argument("a", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("b", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
 @FORMAT
 @click.pass_context
 def diff(context: click.Context, a: Path, b: Path, output_format: str) -> None:
-    """Compares two bundles, field by field and tensor by tensor; exit code 1 if they differ."""
+    """Compares two bundles.
+
+    Field by field, and tensor by tensor wherever they lie. Exit code 1 if they differ."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
         from qpack_packager.commands.diff import compare
 

@@ -33,7 +33,7 @@ def describe(
         "schema_version": ".".join(map(str, SCHEMA_VERSION)),
         "min_runtime": CONTRACT_VERSION,
         "features_required": [],
-        "model": _model(prepared),
+        "model": describe_model(prepared),
         "source": _source(prepared, licenses, notes, model),
         "quant": {
             "method": "rtn",
@@ -64,7 +64,7 @@ def capture_order(prepared: Prepared, work_bytes: Mapping[str, int]) -> list[str
     return [bucket["name"] for bucket in buckets]
 
 
-def _model(prepared: Prepared) -> Model:
+def describe_model(prepared: Prepared) -> Model:
     config = prepared.checkpoint.config
     model: Model = {
         "family": config.family,

@@ -8,7 +8,7 @@ import click
 from qpack_schemas.errors import UsageError
 from qpack_schemas.report import errors_reported
 
-BUNDLE = click.argument("bundle", type=click.Path(path_type=Path, exists=True, file_okay=False))
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,7 +45,7 @@ def generate(
 
         booted = boot(bundle)
         if messages is None:
-            ids = booted.tokenizer.encode(prompt).ids
+            ids = booted.tokenizer.encode(_utf8(prompt)).ids
         else:
             ids = booted.tokenizer.encode(_render(bundle, messages), add_special_tokens=False).ids
         shown, generation = 0, None
@@ -77,6 +77,14 @@ def generate(
             click.echo(_summary(generation, booted, timings), err=True)
 
 
+def _utf8(prompt: str) -> str:
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError("the text of --prompt is not UTF-8", remedy="convert it, for instance with iconv") from None
+    return prompt
+
+
 def _render(bundle: Path, messages: Path) -> str:
     from qpack_runtime.chat import load_messages, render
 
@@ -89,6 +97,6 @@ def _summary(generation, booted, timings) -> str:
     buckets = ", ".join(f"{name} x {count}" for name, count in sorted(booted.engine.runs.items()))
     return (
         f"booted in {boot_seconds:.2f} s; {len(generation.prompt_ids)} prompt tokens in {timings['prefill_s']:.3f} s; "
-        f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each; "
-        f"ended by {generation.finish_reason}; buckets: {buckets}"
+        f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each ({generation.finish_reason})\n"
+        f"buckets: {buckets}"
     )

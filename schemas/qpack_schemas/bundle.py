@@ -1,10 +1,11 @@
 """Opening a bundle: the one place that decides whether it may be used.
 
-Order: the manifest can be read -> its version is ours -> it is undamaged and follows the schema -> every file is listed and
-whole -> programs, buffers, tensors and memory agree. Findings are collected as far as a later check makes sense.
+Order: the manifest can be read -> its version is ours -> it is undamaged and follows the schema -> every file is listed
+and whole -> programs, buffers, tensors and memory agree. Findings are collected as far as a later check makes sense.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,27 +33,22 @@ class Bundle:
 
 
 def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
-    """The verified bundle at `path`. With `digests` every byte is read and hashed; without, sizes and rules are checked.
+    """The verified bundle at `path`. With `digests` every byte is read and hashed; without, only sizes are compared.
 
-    Raises VersionError if it needs another version, IntegrityError with all findings if it is damaged.
+    Raises InputError if there is no directory, VersionError if the bundle needs another version, IntegrityError with all
+    findings if it is damaged.
     """
+    if not path.is_dir():
+        raise InputError("is no directory", where=str(path), remedy="name the directory of a bundle")
     raw, document = _read_manifest(path)
     newer = _check_version(document, path)
     findings = _check_manifest(raw, document, tolerate_unknown=newer)
-    if any(finding.where != MANIFEST for finding in findings):
+    if all(finding.where == MANIFEST for finding in findings):  # it follows the schema
+        findings += check_files(path, cast(Manifest, document)["files"], digests=digests)
+    if findings:  # a file that is not the listed one is not even parsed
         raise _damaged(path, findings)
     manifest = cast(Manifest, document)
-    findings += check_files(path, manifest["files"], digests=digests)
-    listed = {entry["path"] for entry in manifest["files"]}
-    programs: dict[str, Program] = {}
-    for kind, file in PROGRAM_PATHS.items():
-        if file not in listed:
-            findings.append(Finding(f"{MANIFEST}#/files", f"lists no {file}"))
-        elif (path / file).is_file():
-            program, broken = _read_program(path, file)
-            findings += broken
-            if program is not None:
-                programs[kind] = program
+    programs, findings = _read_programs(path, manifest, tolerate_unknown=newer)
     tensors, broken = read_weight_files(path, manifest)
     findings += broken
     if len(programs) == len(PROGRAM_PATHS):
@@ -71,11 +67,11 @@ def _damaged(path: Path, findings: list[Finding]) -> IntegrityError:
     )
 
 
-def _read_manifest(path: Path) -> tuple[bytes, JsonValue]:
+def _read_manifest(path: Path) -> tuple[bytes, dict[str, JsonValue]]:
     file = path / MANIFEST
     try:
-        if file.is_symlink():
-            raise _damaged(path, [Finding(MANIFEST, "is a symbolic link; a bundle holds only its own files")])
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise _damaged(path, [Finding(MANIFEST, "is not a regular file; a bundle holds only its own files")])
         raw = file.read_bytes()
         document = load_strict(file)
     except (InputError, OSError) as error:
@@ -83,36 +79,46 @@ def _read_manifest(path: Path) -> tuple[bytes, JsonValue]:
         raise _damaged(path, [Finding(MANIFEST, message)]) from None
     if not isinstance(document, dict):
         raise _damaged(path, [Finding(MANIFEST, "is not a JSON object")])
-    return raw, document
+    return raw, cast(dict[str, JsonValue], document)
 
 
-def _check_version(document: JsonValue, path: Path) -> bool:
+def _check_version(document: Mapping[str, JsonValue], path: Path) -> bool:
     """True if the manifest is of a newer minor version than ours."""
     said = str(document.get("schema_version"))
-    parts = said.split(".")
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _damaged(path, [Finding(f"{MANIFEST}#/schema_version", f"{said!r} is not MAJOR.MINOR")])
+    version = _numbers(said)
+    if len(version) != 2:
+        raise _damaged(path, [Finding(f"{MANIFEST}#/schema_version", f"{said[:80]!r} is not MAJOR.MINOR")])
     ours = ".".join(map(str, SCHEMA_VERSION))
     findings: list[Finding] = []
-    if int(parts[0]) != SCHEMA_VERSION[0]:
+    if version[0] != SCHEMA_VERSION[0]:
         findings.append(Finding(f"{MANIFEST}#/schema_version", f"is {said}, this qpack reads {ours}"))
     features = document.get("features_required")
-    unknown = sorted(set(map(str, features)) - KNOWN_FEATURES) if isinstance(features, list) else []
-    findings += [Finding(f"{MANIFEST}#/features_required", f"needs the unknown feature {name!r}") for name in unknown]
-    needs = str(document.get("min_runtime", CONTRACT_VERSION)).split(".")
-    if all(part.isdigit() for part in needs) and tuple(map(int, needs)) > tuple(map(int, CONTRACT_VERSION.split("."))):
-        message = f"needs qpack {'.'.join(needs)} or newer, this is {CONTRACT_VERSION}"
+    features = cast(list[JsonValue], features) if isinstance(features, list) else []
+    for name in sorted(set(map(str, features)) - KNOWN_FEATURES):
+        findings.append(Finding(f"{MANIFEST}#/features_required", f"needs the unknown feature {name!r}"))
+    needs = str(document.get("min_runtime"))
+    if _numbers(needs) > _numbers(CONTRACT_VERSION):
+        message = f"needs qpack {needs} or newer, this is {CONTRACT_VERSION}"
         findings.append(Finding(f"{MANIFEST}#/min_runtime", message))
     if findings:
         raise VersionError(
             "the bundle was made for another version:", findings, where=str(path), remedy="upgrade qpack or build again"
         )
-    return int(parts[1]) > SCHEMA_VERSION[1]
+    return version[1] > SCHEMA_VERSION[1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """1.12 -> (1, 12); empty if it is no version. Limited in length, because converting digits takes quadratic time."""
+    return tuple(map(int, version.split("."))) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})*", version) else ()
 
 
 def _check_manifest(raw: bytes, document: JsonValue, *, tolerate_unknown: bool) -> list[Finding]:
     findings: list[Finding] = []
-    if raw != dump_canonical(document):
+    try:
+        canonical = dump_canonical(document)
+    except RecursionError:  # writing takes more of the stack than reading
+        return [Finding(MANIFEST, "is nested too deeply")]
+    if raw != canonical:
         findings.append(Finding(MANIFEST, "is not in canonical form, so its bytes were changed after the build"))
     if (exact := checksum_of(document)) != document.get("checksum"):
         message = f"checksum is {document.get('checksum')}, the contents give {exact}: the manifest was changed"
@@ -120,10 +126,23 @@ def _check_manifest(raw: bytes, document: JsonValue, *, tolerate_unknown: bool) 
     return findings + check_schema(document, "manifest.v1.schema.json", MANIFEST, tolerate_unknown=tolerate_unknown)
 
 
-def _read_program(path: Path, file: str) -> tuple[Program | None, list[Finding]]:
-    try:
-        document = load_strict(path / file)
-    except (InputError, OSError) as error:
-        return None, [Finding(file, error.message if isinstance(error, InputError) else str(error))]
-    findings = check_schema(document, "program.v1.schema.json", file)
-    return (None if findings else Program.from_json(document)), findings
+def _read_programs(
+    path: Path, manifest: Manifest, *, tolerate_unknown: bool
+) -> tuple[dict[str, Program], list[Finding]]:
+    listed = {entry["path"] for entry in manifest["files"]}
+    programs: dict[str, Program] = {}
+    findings: list[Finding] = []
+    for kind, file in PROGRAM_PATHS.items():
+        if file not in listed:
+            findings.append(Finding(f"{MANIFEST}#/files", f"lists no {file}"))
+            continue
+        try:
+            document = load_strict(path / file)
+        except InputError as error:
+            findings.append(Finding(file, error.message))
+            continue
+        broken = check_schema(document, "program.v1.schema.json", file, tolerate_unknown=tolerate_unknown)
+        findings += broken
+        if not broken:
+            programs[kind] = Program.from_json(document)
+    return programs, findings

@@ -5,6 +5,7 @@ A bundle holds data only and never points outside itself: no symlink, no device,
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from qpack_schemas.errors import Finding
 from qpack_schemas.manifest import FileEntry
 
 MANIFEST = "manifest.json"
-# Made after the bundle_id exists, so they can be no part of it: provenance and signatures.
-DETACHED_PREFIXES = ("provenance.intoto.jsonl", "signature.")
+# Made after the bundle_id exists, so they can be no part of it: provenance and signatures. They lie at the root.
+_DETACHED = re.compile(r"provenance\.intoto\.jsonl|signature\.[^/]+")
 _BLOCK = 1 << 20
 
 
@@ -31,11 +32,11 @@ def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) ->
     entries = {entry["path"]: (f"{MANIFEST}#/files/{index}", entry) for index, entry in enumerate(listed)}
     if len(entries) < len(listed):
         findings.append(Finding(f"{MANIFEST}#/files", "lists a path twice"))
-    present = dict(_walk(root, root))
+    present = dict(_walk(root))
     for path, problem in present.items():
         if problem:
             findings.append(Finding(path, problem))
-        elif path not in entries and path != MANIFEST and not path.startswith(DETACHED_PREFIXES):
+        elif path not in entries and path != MANIFEST and not _DETACHED.fullmatch(path):
             findings.append(Finding(path, "is not listed in the manifest"))
     for path, (place, entry) in entries.items():
         if path not in present:
@@ -45,17 +46,19 @@ def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) ->
     return sorted(findings)
 
 
-def _walk(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """(relative path, what is wrong with it or "") of everything in `folder`; links are never followed."""
-    with os.scandir(folder) as found:
-        for entry in sorted(found, key=lambda item: item.name):
-            path = Path(entry.path).relative_to(root).as_posix()
-            if entry.is_symlink():
-                yield path, f"is a symbolic link to {os.readlink(entry.path)!r}; a bundle holds only its own files"
-            elif entry.is_dir():
-                yield from _walk(root, Path(entry.path))
-            else:
-                yield path, "" if entry.is_file() else "is not a regular file"
+def _walk(root: Path) -> Iterator[tuple[str, str]]:
+    """(relative path, what is wrong with it or "") of everything below `root`; links are never followed."""
+    folders = [root]
+    while folders:
+        with os.scandir(folders.pop()) as found:
+            for entry in found:
+                path = Path(entry.path).relative_to(root).as_posix()
+                if entry.is_symlink():
+                    yield path, f"is a symbolic link to {os.readlink(entry.path)!r}; a bundle holds only its own files"
+                elif entry.is_dir():
+                    folders.append(Path(entry.path))
+                else:
+                    yield path, "" if entry.is_file() else "is not a regular file"
 
 
 def _compare(file: Path, path: str, entry: Mapping[str, object], *, digests: bool) -> Iterator[Finding]:

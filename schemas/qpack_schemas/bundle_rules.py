@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qpack_schemas.errors import Finding, InputError
-from qpack_schemas.instructions import INSTRUCTIONS
 from qpack_schemas.manifest import Manifest
 from qpack_schemas.memory import account, most_rows
+from qpack_schemas.placement_rules import check_arena, check_work_plan
 from qpack_schemas.program import KINDS, Buffer, Program
-from qpack_schemas.program_rules import check_arena, check_code, check_work_plan
+from qpack_schemas.program_rules import check_code
 from qpack_schemas.tensor_file import ALIGNMENT, CODES, PAD_PREFIX, TensorSpan, read_spans
 
 PROGRAM_PATHS = {kind: f"programs/{kind}.json" for kind in KINDS}
@@ -55,7 +55,8 @@ def read_weight_files(root: Path, manifest: Manifest) -> tuple[dict[str, tuple[s
 def check_layout(manifest: Manifest, programs: Mapping[str, Program]) -> list[Finding]:
     """Programs, buffers, buckets and memory against each other."""
     shared = shared_buffers(manifest)
-    findings: list[Finding] = []
+    both = sorted(manifest["buffers"].keys() & manifest["tensors"].keys())
+    findings = [Finding(f"manifest.json#/buffers/{name}", "has the name of a tensor") for name in both]
     for kind, program in programs.items():
         where = PROGRAM_PATHS[kind]
         if program.kind != kind:
@@ -64,7 +65,7 @@ def check_layout(manifest: Manifest, programs: Mapping[str, Program]) -> list[Fi
             message = f"is {program.activation}, the manifest says {manifest['model']['dtype']}"
             findings.append(Finding(f"{where}#/activation", message))
         code = check_code(program, shared, where)
-        findings += code or [*check_work_plan(program, where), *_check_seats(manifest, program, shared, where)]
+        findings += code or [*check_work_plan(program, where), *_check_limits(manifest, program, shared, where)]
         own = {n: (f"{where}#/buffers/{n}", b) for n, b in program.buffers.items() if b.arena == "io"}
         fixed = {n: (f"manifest.json#/buffers/{n}", b) for n, b in shared.items() if b.arena == "io"}
         findings += check_arena("io", {**fixed, **own}, most_rows(manifest["buckets"], kind))
@@ -76,23 +77,26 @@ def check_layout(manifest: Manifest, programs: Mapping[str, Program]) -> list[Fi
     return findings
 
 
-def _check_seats(manifest: Manifest, program: Program, shared: Mapping[str, Buffer], where: str) -> Iterator[Finding]:
-    """Per-slot buffers have a seat for every slot and the scratch slot; the KV cache a line for every position."""
-    wanted = {"S": manifest["slots"] + 1, "P": manifest["slots"] * manifest["context"] + 1}
+def _check_limits(manifest: Manifest, program: Program, shared: Mapping[str, Buffer], where: str) -> Iterator[Finding]:
+    """The numbers that rows may hold: per-slot buffers have a seat for every slot and the scratch slot, the KV cache a
+    line for every position of every slot, and what goes by token has one for every id of the tokenizer."""
+    slots, context, vocab = manifest["slots"], manifest["context"], manifest["model"]["real_vocab_size"]
+    lines = {"S": slots + 1, "P": slots * context + 1}
+    buffers = {**shared, **program.buffers}
     for index, instruction in enumerate(program.code):
-        signature = INSTRUCTIONS[instruction.op]
         for operand, name in instruction.operands():
-            size = wanted.get(signature.operands[operand.name].dims[0])
-            if size is not None and name in shared and shared[name].shape[0] != size:
-                message = f"has {shared[name].shape[0]} lines, {manifest['slots']} slots need {size}"
-                yield Finding(f"manifest.json#/buffers/{name}", message)
-        if instruction.attrs.get("context", manifest["context"]) != manifest["context"]:
-            message = f"is {instruction.attrs['context']}, the manifest says {manifest['context']}"
-            yield Finding(f"{where}#/code/{index}/attrs/context", message)
-        limit = manifest["model"]["real_vocab_size"]
-        if instruction.attrs.get("vocab", limit) != limit:
-            message = f"is {instruction.attrs['vocab']}, the tokenizer has {limit} ids"
-            yield Finding(f"{where}#/code/{index}/attrs/vocab", message)
+            shape, first = buffers[name].shape, operand.dims[0]
+            file = "manifest.json" if name in shared else where
+            if shape[0] != lines.get(first, shape[0]):
+                message = f"has {shape[0]} lines; {slots} slots of {context} positions need {lines[first]}"
+                yield Finding(f"{file}#/{'tensors' if operand.is_weight else 'buffers'}/{name}", message)
+            if "V" in operand.dims and (size := int(shape[operand.dims.index("V")])) < vocab:
+                message = f"has room for {size} ids, the tokenizer has {vocab}"
+                yield Finding(f"{file}#/{'tensors' if operand.is_weight else 'buffers'}/{name}", message)
+        for attribute, limit in (("context", context), ("vocab", vocab)):
+            if instruction.attrs.get(attribute, limit) != limit:
+                message = f"is {instruction.attrs[attribute]}, the manifest says {limit}"
+                yield Finding(f"{where}#/code/{index}/attrs/{attribute}", message)
 
 
 def _check_buckets(manifest: Manifest) -> Iterator[Finding]:
@@ -114,12 +118,15 @@ def _check_buckets(manifest: Manifest) -> Iterator[Finding]:
         yield Finding("manifest.json#/capture_order", "does not name every bucket once")
 
 
-def _check_memory(manifest: Manifest, shared: Mapping[str, Buffer], programs: Mapping[str, Program]) -> Iterator[Finding]:
+def _check_memory(
+    manifest: Manifest, shared: Mapping[str, Buffer], programs: Mapping[str, Program]
+) -> Iterator[Finding]:
     weights = sum(entry["bytes"] for entry in manifest["files"] if entry["path"].startswith("weights/"))
     exact = account(weights, shared, programs, manifest["buckets"])
+    said: Mapping[str, object] = {**manifest["memory"]}
     for field, value in exact.items():
-        if (said := manifest["memory"][field]) != value:
-            yield Finding(f"manifest.json#/memory/{field}", f"is {said}, the buffers need {value}")
+        if said[field] != value:
+            yield Finding(f"manifest.json#/memory/{field}", f"is {said[field]}, the buffers need {value}")
 
 
 def bucket_name(program: str, rows: int, context: int) -> str:

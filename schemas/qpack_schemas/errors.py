@@ -1,14 +1,14 @@
 """Every error that a qpack command ends with.
 
-    QpackError                  what, where, both values, the remedy; `exit_code` is the command's
-    +-- InputError         1    the checkpoint or a text is wrong
-    +-- UsageError         2    the command was asked for something that makes no sense
-    +-- QualityError       3    the quantized model missed its gate
-    +-- UnsupportedError   4    the target, host or architecture is not supported
-    +-- FitError           6    the request or the model does not fit
-    +-- BundleError             the bundle must not be opened: carries all findings
-        +-- IntegrityError 5    it is damaged
-        +-- VersionError   7    it needs another version of qpack
+QpackError                  what, where, both values, the remedy; `exit_code` is the command's
++-- InputError         1    the checkpoint or a text is wrong
++-- UsageError         2    the command was asked for something that makes no sense
++-- QualityError       3    the quantized model missed its gate
++-- UnsupportedError   4    the target, host or architecture is not supported
++-- FitError           6    the request or the model does not fit
++-- BundleError             the bundle must not be opened: carries all findings
+    +-- IntegrityError 5    it is damaged
+    +-- VersionError   7    it needs another version of qpack
 """
 
 from dataclasses import dataclass

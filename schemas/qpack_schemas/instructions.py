@@ -1,7 +1,7 @@
 """The instruction set: one signature line each, which is all that validation knows about operands, dtypes and shapes.
 
-A program works on rows; a row is (token, slot, position). The seats of `S` slots are numbered 0 .. S-1 and the last one is
-the scratch slot: padding rows sit on it with token 0 at position 0.
+A program works on rows; a row is (token, slot, position). The seats of `S` slots are numbered 0 .. S-1 and the last one
+is the scratch slot: padding rows sit on it with token 0 at position 0.
 
     op(inputs, updated!) -> outputs {attributes}        `x?` may be absent, `x!` is updated in place
     i: int32   h: int16   f: float32   o: activation dtype or float32   (none): the program's activation dtype
@@ -42,19 +42,17 @@ Sizes = Mapping[str, int]
 Role = Literal["input", "update", "output"]
 ATTRIBUTE_TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool}
 
-# What a signature line cannot say: relations between sizes (letters of the line) and attributes. Kernels index memory by
-# them, so a program that breaks one must never run.
+# What a signature line cannot say: relations between sizes (letters of the line) and attributes. Kernels index memory
+# by them, so a program that breaks one must never run.
 CONSTRAINTS: Mapping[str, tuple[tuple[str, Callable[[Sizes], bool]], ...]] = {
     "rope_kv_write": (
         ("x holds q, k and v: X >= (A + 2*G) * D", lambda s: s["X"] >= (s["A"] + 2 * s["G"]) * s["D"]),
         ("the rotary part lies within a head: 2*F <= D", lambda s: 2 * s["F"] <= s["D"]),
-        ("the table has a line for every position: L >= context", lambda s: s["L"] >= s["context"] > 0),
-        ("slots of context rows and one scratch row: P % context == 1", lambda s: s["P"] % s["context"] == 1 % s["context"]),
+        ("the table has a line for every position: L >= context", lambda s: s["L"] >= s["context"]),
     ),
     "attention": (
         ("query heads share key heads evenly: A % G == 0", lambda s: s["A"] % s["G"] == 0),
         ("the gate has a value per query value: X >= A*D", lambda s: s.get("X", s["A"] * s["D"]) >= s["A"] * s["D"]),
-        ("slots of context rows and one scratch row: P % context == 1", lambda s: s["P"] % s["context"] == 1 % s["context"]),
     ),
     "causal_conv1d": (("x holds every channel: X >= C", lambda s: s["X"] >= s["C"]),),
     "gated_delta": (
@@ -65,8 +63,13 @@ CONSTRAINTS: Mapping[str, tuple[tuple[str, Callable[[Sizes], bool]], ...]] = {
             lambda s: (heads := (s["C"] - s["N"] * s["E"]) // (2 * s["D"])) > 0 and s["N"] % heads == 0,
         ),
     ),
-    "sample": (("only ids of the logits are sampled: 0 < vocab <= V", lambda s: 0 < s["vocab"] <= s["V"]),),
+    "sample": (
+        ("only ids of the logits are sampled: 0 < vocab <= V", lambda s: 0 < s["vocab"] <= s["V"]),
+        ("a word of the grammar holds 32 ids: V % 32 == 0", lambda s: s["V"] % 32 == 0),
+    ),
 }
+# Optional operands of which neither or both are given.
+TOGETHER: Mapping[str, tuple[str, str]] = {"rms_norm": ("delta", "sum"), "rope_kv_write": ("q_norm", "k_norm")}
 
 
 @dataclass(frozen=True)
@@ -127,3 +130,17 @@ def _parse(line: str) -> Signature:
 
 _LINES = [" ".join(line.split()) for line in re.split(r"\n(?=\w)", SIGNATURES.strip())]
 INSTRUCTIONS: Mapping[str, Signature] = {signature.op: signature for signature in map(_parse, _LINES)}
+
+# State lives in the operands that some instruction updates; their buffers are named after them, `3.attn.k` is a `k`.
+STATE = frozenset(name for signature in INSTRUCTIONS.values() for name in signature.names("update"))
+
+# Integers say where a kernel reads and writes, and the host finds what it shares with `sample` by name. So each of
+# these operands is always the same buffer: operand -> its name. No program can pass off a position as a slot.
+_SAMPLING_TABLES = ("ints", "floats", "bias_ids", "bias_values", "grammar")
+_OTHERWISE_NAMED = {"rows": "last", **{name: f"sampling.{name}" for name in _SAMPLING_TABLES}}
+FIXED: Mapping[str, str] = {
+    operand.name: _OTHERWISE_NAMED.get(operand.name, operand.name)
+    for signature in INSTRUCTIONS.values()
+    for operand in signature.operands.values()
+    if operand.kind in {"i", "h"} or signature.op == "sample"
+}

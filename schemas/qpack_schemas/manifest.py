@@ -1,7 +1,7 @@
 """manifest.json as Python sees it. The JSON Schema beside this file is the truth; these types mirror it.
 
-bundle_id is the sha256 of the file. `checksum` is the sha256 of the canonical manifest without that field, so that a flipped
-byte is noticed even where nobody knows the bundle_id; it guards against damage, not against forgery.
+bundle_id is the sha256 of the file. `checksum` is the sha256 of the canonical manifest without that field, so that a
+flipped byte is noticed even where nobody knows the bundle_id; it guards against damage, not against forgery.
 """
 
 import hashlib

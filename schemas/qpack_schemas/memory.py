@@ -17,7 +17,7 @@ def _end(buffers: Iterable[Buffer], rows: int = 1) -> int:
 def account(
     weights_bytes: int, shared: Mapping[str, Buffer], programs: Mapping[str, Program], buckets: Sequence[Bucket]
 ) -> Memory:
-    """All sizes in bytes. The io arena holds the shared io buffers and, behind them, the io of one program at a time."""
+    """All sizes in bytes. The io arena holds the shared io buffers and behind them the io of one program at a time."""
     state = _end(buffer for buffer in shared.values() if buffer.arena == "state")
     io = _end(buffer for buffer in shared.values() if buffer.arena == "io")
     for kind, program in programs.items():

@@ -27,8 +27,8 @@ def align(size: int) -> int:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A typed view of an arena. `offset` is in bytes from the arena's base; in `work` it is bytes *per row*:
-    address = base + rows * offset, so one plan serves every bucket. In `io`, [R, ...] has room for the largest bucket."""
+    """A typed view of an arena. `offset` is in bytes from the arena's base; in `work` it is bytes *per row*: address =
+    base + rows * offset, so one plan serves every bucket. In `io`, [R, ...] has room for the largest bucket."""
 
     arena: Arena
     dtype: str

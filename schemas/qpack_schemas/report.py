@@ -2,16 +2,17 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from qpack_schemas.errors import BundleError, QpackError
 
 INPUT_EXIT, USAGE_EXIT = 1, 2
+INTERRUPTED_EXIT = 130  # 128 + SIGINT, as shells say it
 
 
 @contextmanager
-def errors_reported(*, extra: str, as_json: bool = False) -> Iterator[None]:
+def errors_reported(*, extra: str, as_json: bool = False) -> Generator[None]:
     """Turns errors meant for people into a line on stderr and an exit code; with `as_json` also into JSON on stdout.
 
     `extra` names the optional dependencies of the command, for the message when one is not installed."""
@@ -24,6 +25,10 @@ def errors_reported(*, extra: str, as_json: bool = False) -> Iterator[None]:
             raise
         message = f"this command needs {error.name}, which is not installed"
         _exit(QpackError(message, remedy=f"pip install 'qpack-llm[{extra}]'"), USAGE_EXIT, as_json)
+    except KeyboardInterrupt:
+        _exit(QpackError("interrupted"), INTERRUPTED_EXIT, as_json)
+    except BrokenPipeError:  # the reader has seen enough, as `head` does: click ends quietly
+        raise
     except OSError as error:
         _exit(QpackError(error.strerror or str(error), where=str(error.filename or "")), INPUT_EXIT, as_json)
 
@@ -32,7 +37,7 @@ def _exit(error: QpackError, code: int, as_json: bool) -> None:
     if as_json:
         findings = error.findings if isinstance(error, BundleError) else []
         facts = {
-            "message": error.message.partition("\n")[0],
+            "message": error.message.partition("\n")[0].removesuffix(":"),
             "where": error.where,
             "remedy": error.remedy,
             "exit_code": code,

@@ -1,0 +1,121 @@
+"""`qpack inspect`: what is in a bundle. Runs on the base install."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from qpack_schemas.bundle import Bundle, open_bundle
+from qpack_schemas.bundle_files import MANIFEST
+from qpack_schemas.bundle_rules import shared_buffers
+from qpack_schemas.program import Buffer
+
+from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
+from qpack_packager.commands.quant_errors import QuantErrors, read_quant_errors
+from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
+from qpack_packager.commands.typeset import bar, bytes_text, columns, counted, wrapped
+
+SHOWN = 8  # of the largest tensors and of the worst quantized ones
+
+
+def summary(bundle: Path) -> str:
+    """A dozen lines about the bundle at `bundle`. Raises BundleError if it breaks a rule; bytes are not hashed."""
+    opened = open_bundle(bundle, digests=False)
+    return "\n".join(_summary(opened, read_quant_errors(opened)))
+
+
+def report(bundle: Path, output_format: str) -> str:
+    """Everything about the bundle, as text for people or as one JSON object. Raises BundleError like `summary`."""
+    opened = open_bundle(bundle, digests=False)
+    errors = read_quant_errors(opened)
+    if output_format == "json":
+        return json.dumps(_facts(opened, errors), ensure_ascii=True)
+    return "\n".join(_lines(opened, errors))
+
+
+def _facts(bundle: Bundle, errors: QuantErrors | None) -> dict[str, object]:
+    totals = {
+        "files": len(_files(bundle)),
+        "bytes": sum(_files(bundle).values()),
+        "tensors": len(bundle.manifest["tensors"]),
+        "memory_parts": _parts(bundle),
+        "instructions": {kind: len(program.code) for kind, program in bundle.programs.items()},
+        "quantization_errors": errors.to_json() if errors else None,
+    }
+    facts = {"bundle": str(bundle.path), "bundle_id": bundle.bundle_id, "hashed": False}
+    return {**facts, "totals": totals, "manifest": bundle.manifest}
+
+
+def _summary(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
+    manifest, files = bundle.manifest, _files(bundle)
+    counts, memory = manifest["quant"]["tensors"], manifest["memory"]
+    yield str(bundle.path)
+    yield from wrapped("model", model_text(manifest["model"]))
+    yield from wrapped("bundle_id", bundle.bundle_id)
+    yield from wrapped("size", f"{bytes_text(sum(files.values()))} in {counted(len(files), 'file')}")
+    error = f"; error {errors.range_text()}" if errors else ""
+    yield from wrapped("quantized", f"{counted(counts['quantized'], 'tensor')} {_scheme(bundle)}{error}")
+    yield from wrapped("kept", f"{counted(counts['kept'], 'tensor')} unquantized")
+    dropped = ", ".join(f"{rule['glob']} ({rule['tensors']})" for rule in manifest["quant"]["dropped"]) or "none"
+    yield from wrapped("dropped", dropped)
+    yield from serving_lines(manifest["slots"], manifest["context"], manifest["model"]["dtype"], manifest["buckets"])
+    arenas = ", ".join(f"{arena} {bytes_text(sum(sizes.values()))}" for arena, sizes in _parts(bundle).items())
+    yield from wrapped("memory", f"{bytes_text(memory['minimum_device_bytes'])}: {arenas}")
+    yield from wrapped("runs on", ", ".join(sorted(manifest["targets"])))
+
+
+def _lines(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
+    manifest = bundle.manifest
+    quant = manifest["quant"]
+    yield from _summary(bundle, errors)
+    for note in manifest["source"]["notes"]:
+        yield from wrapped("note", note)
+    yield ""
+    yield from memory_lines(manifest["memory"], _parts(bundle))
+    yield ""
+    yield from bucket_lines(manifest["buckets"], manifest["memory"])
+    yield ""
+    yield from tensor_lines(quant["tensors"], _scheme(bundle), quant["kept"], quant["dropped"])
+    yield ""
+    yield from _largest_lines(bundle)
+    if errors:
+        yield ""
+        yield from errors.lines(SHOWN)
+    yield ""
+    yield from _file_lines(bundle)
+    yield ""
+    yield f"Sizes and rules were checked, bytes were not hashed: qpack validate {bundle.path}"
+
+
+def _scheme(bundle: Bundle) -> str:
+    quant = bundle.manifest["quant"]
+    return f"to int{quant['bits']} in groups of {quant['group_size']}, {quant['method']}"
+
+
+def _parts(bundle: Bundle) -> Parts:
+    manifest, shared = bundle.manifest, shared_buffers(bundle.manifest)
+    weights = [(entry["form"], entry["logical_shape"], shared[name]) for name, entry in manifest["tensors"].items()]
+    vocab_size = manifest["model"]["vocab_size"]
+    return memory_parts(manifest["memory"], weights, vocab_size, shared, bundle.programs.values())
+
+
+def _files(bundle: Bundle) -> dict[str, int]:
+    """Path -> bytes of every file that belongs to the bundle_id, the manifest included."""
+    listed = {entry["path"]: entry["bytes"] for entry in bundle.manifest["files"]}
+    return {MANIFEST: (bundle.path / MANIFEST).stat().st_size, **listed}
+
+
+def _largest_lines(bundle: Bundle) -> list[str]:
+    tensors = [(name, Buffer("weights", entry["dtype"], tuple(entry["shape"]))) for name, entry in bundle.manifest["tensors"].items()]
+    tensors.sort(key=lambda item: (-item[1].bytes(), item[0]))
+    whole = bundle.manifest["memory"]["weights_bytes"]
+    rows = [
+        (name, buffer.dtype, "x".join(map(str, buffer.shape)), bytes_text(buffer.bytes()), bar(buffer.bytes(), whole))
+        for name, buffer in tensors[:SHOWN]
+    ]
+    return [f"Largest of {counted(len(tensors), 'tensor')}", *columns(rows, right={2, 3})]
+
+
+def _file_lines(bundle: Bundle) -> list[str]:
+    files = _files(bundle)
+    rows = [(path, bytes_text(size)) for path, size in files.items()]
+    return [f"Files: {bytes_text(sum(files.values()))}", *columns(rows, right={1})]

@@ -1,0 +1,116 @@
+"""`qpack plan`: what `build` would make of a checkpoint, known from its headers and texts without reading a weight."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from qpack_schemas.manifest import Memory
+from qpack_schemas.memory import account
+from qpack_schemas.program import Buffer
+
+from qpack_packager.bundle_writer import plan_weights
+from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
+from qpack_packager.commands.roofline import DEVICES, Traffic, decode_traffic
+from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
+from qpack_packager.commands.typeset import bytes_text, columns, percent, wrapped
+from qpack_packager.describe import describe_model
+from qpack_packager.prepare import Prepared
+from qpack_packager.quantize.marlin import GROUP
+
+CPU_ONLY = "this version builds for the CPU only; the devices show what a CUDA target could reach"
+
+
+def report(prepared: Prepared, output_format: str) -> str:
+    """The plan as text for people or as one JSON object. That a device is too small is no error here."""
+    lowered, serving = prepared.lowered, prepared.serving
+    tensors = {name: buffer for module in lowered.modules for name, buffer in module.tensors.items()}
+    files = {path: max(span.begin + span.bytes for span in plan.spans.values()) for path, plan in plan_weights(tensors).items()}
+    memory = account(sum(files.values()), lowered.buffers, lowered.programs, serving.buckets)
+    weights = [(module.form, module.shape, tensor) for module in lowered.modules for tensor in module.tensors.values()]
+    vocab_size = prepared.checkpoint.config.vocab_size
+    parts = memory_parts(memory, weights, vocab_size, lowered.buffers, lowered.programs.values())
+    steps = _steps(prepared, tensors)
+    if output_format == "json":
+        return json.dumps(_facts(prepared, files, memory, parts, steps), ensure_ascii=True)
+    return "\n".join(_lines(prepared, memory, parts, steps))
+
+
+def _steps(prepared: Prepared, tensors: Mapping[str, Buffer]) -> list[Traffic]:
+    """The smallest and the largest decode step, every sequence halfway through the context."""
+    lowered, serving = prepared.lowered, prepared.serving
+    batches = [bucket["rows"] for bucket in serving.buckets if bucket["program"] == "decode"]
+    return [
+        decode_traffic(lowered.programs["decode"], lowered.buffers, tensors, rows, max(1, serving.context // 2))
+        for rows in sorted({min(batches), max(batches)})
+    ]
+
+
+def _facts(
+    prepared: Prepared, files: Mapping[str, int], memory: Memory, parts: Parts, steps: Sequence[Traffic]
+) -> dict[str, object]:
+    serving = prepared.serving
+    devices = [
+        {
+            **asdict(device),
+            "fits": memory["minimum_device_bytes"] <= device.memory_bytes,
+            "tokens_per_second": {str(step.rows): round(step.tokens_per_second(device), 1) for step in steps},
+        }
+        for device in DEVICES
+    ]
+    return {
+        "model": describe_model(prepared),
+        "quant": prepared.lowered.accounting.to_manifest(),
+        "slots": serving.slots,
+        "context": serving.context,
+        "buckets": list(serving.buckets),
+        "memory": memory,
+        "memory_parts": parts,
+        "weight_files": files,
+        "decode_steps": [{**asdict(step), "total": step.total} for step in steps],
+        "devices": devices,
+        "notes": [*prepared.checkpoint.notes, CPU_ONLY],
+    }
+
+
+def _lines(prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Traffic]) -> Iterator[str]:
+    serving, quant = prepared.serving, prepared.lowered.accounting.to_manifest()
+    yield from wrapped("model", model_text(describe_model(prepared)))
+    yield from serving_lines(serving.slots, serving.context, serving.dtype, serving.buckets)
+    for note in [*prepared.checkpoint.notes, CPU_ONLY]:
+        yield from wrapped("note", note)
+    yield ""
+    yield from tensor_lines(quant["tensors"], f"to int4 in groups of {GROUP}", quant["kept"], quant["dropped"])
+    yield ""
+    yield from memory_lines(memory, parts)
+    yield ""
+    yield from bucket_lines(serving.buckets, memory)
+    yield ""
+    yield from _step_lines(steps)
+    yield ""
+    yield from _device_lines(memory, steps)
+
+
+def _step_lines(steps: Sequence[Traffic]) -> list[str]:
+    rows = [("", "weights", "KV cache", "recurrent", "together")]
+    for step in steps:
+        sizes = (step.weights, step.kv, step.recurrent, step.total)
+        rows.append((f"batch {step.rows}", *map(bytes_text, sizes)))
+    return [
+        f"Decode step: bytes moved, each sequence halfway at {steps[0].positions:,} positions",
+        *columns(rows, right={1, 2, 3, 4}),
+    ]
+
+
+def _device_lines(memory: Memory, steps: Sequence[Traffic]) -> list[str]:
+    needs = memory["minimum_device_bytes"]
+    rows = [("", "memory", "takes", "bandwidth", *(f"batch {step.rows}" for step in steps))]
+    for device in DEVICES:
+        share, bandwidth = needs / device.memory_bytes, f"{device.bytes_per_second / 1e9:,.0f} GB/s"
+        speeds = [f"{step.tokens_per_second(device):,.0f}" if share <= 1 else "-" for step in steps]
+        takes = percent(share) if share <= 1 else "too big"
+        rows.append((device.name, f"{device.memory_bytes / 1e9:.0f} GB", takes, bandwidth, *speeds))
+    return [
+        "Devices: tokens/s of all sequences together that the bandwidth allows at most",
+        *columns(rows, right=range(1, 4 + len(steps))),
+        "  A Jetson shares its memory with the host.",
+    ]
