@@ -85,8 +85,8 @@ class BundleWriter:
 
 
 def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
-    """Weight file -> what it will hold: the tensors in order, in shards of at most SHARD_BYTES unless a single tensor is
-    larger."""
+    """Weight file -> what it will hold: the tensors in order, in shards of at most SHARD_BYTES unless a single tensor
+    is larger."""
     shards, size = list[list[str]](), 0
     for name, buffer in layout.items():
         padded = align(buffer.bytes())
@@ -95,8 +95,9 @@ def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
             size = 0
         shards[-1].append(name)
         size += padded
+    stored = {name: (buffer.dtype, buffer.extent(1)) for name, buffer in layout.items()}
     return {
-        f"weights/{index:05}.safetensors": plan_file({name: (layout[name].dtype, layout[name].extent(1)) for name in names})
+        f"weights/{index:05}.safetensors": plan_file({name: stored[name] for name in names})
         for index, names in enumerate(shards)
     }
 
@@ -128,7 +129,7 @@ def refuse_existing(output: Path) -> None:
         raise UsageError("exists already; qpack never writes over a bundle", where=str(output), remedy="remove it first")
     nearest = next(parent for parent in output.absolute().parents if parent.exists())
     if not nearest.is_dir():
-        raise UsageError("is a file, so that no bundle can be made in it", where=str(nearest), remedy="name another output")
+        raise UsageError("is a file, so no bundle can be made in it", where=str(nearest), remedy="name another output")
 
 
 def _sweep(output: Path) -> None:

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import click
+
 from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.report import errors_reported
 
@@ -34,8 +36,10 @@ def _shape_options(command):
         click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
                      show_default=True, help="Of activations, KV cache and convolution state."),
         click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
-        click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True, help="Rows of a prompt chunk."),
-        click.option("--context", type=Numbers(), default=(), help="Positions.  [default: 512,2048, at most the model's]"),
+        click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True,
+                     help="Rows of a prompt chunk."),
+        click.option("--context", type=Numbers(), default=(),
+                     help="Positions.  [default: 512,2048, at most the model's]"),
         click.option("--batch", type=Numbers(), default="1,2,4,8", show_default=True, help="Rows of a decode step."),
     ):  # fmt: skip
         command = option(command)
@@ -58,7 +62,7 @@ def main() -> None:
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
 def build(
-    model: Path, output: Path, method: str, lm_head: str, target: tuple[str, ...], progress: str, output_format: str,
+    model: Path, output: Path, method: str, lm_head: str, target: tuple[str, ...], progress: Literal["auto", "plain", "json"], output_format: str,
     **shape,
 ) -> None:  # fmt: skip
     """Builds a bundle from the checkpoint directory MODEL."""

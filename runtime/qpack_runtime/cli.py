@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import click
+
 from qpack_schemas.errors import UsageError
 from qpack_schemas.report import errors_reported
 
@@ -22,7 +23,9 @@ def main() -> None:
 @click.option("--prompt", help="Text to continue.")
 @click.option("--messages", type=click.Path(path_type=Path, allow_dash=True), help="JSON file of a chat; - is stdin.")
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True)
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy: the filters play no part.")
+@click.option(
+    "--temperature", type=float, default=0.0, show_default=True, help="0 is greedy: the filters play no part."
+)
 @click.option("--top-k", type=int, default=0, show_default=True, help="0 is off.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
@@ -31,9 +34,17 @@ def main() -> None:
 @click.option("--device", type=click.Choice(["reference"]), default="reference", show_default=True)
 @click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def generate(
-    bundle: Path, prompt: str | None, messages: Path | None, max_tokens: int, device: str, output_format: str, **sampling
+    bundle: Path,
+    prompt: str | None,
+    messages: Path | None,
+    max_tokens: int,
+    device: str,
+    output_format: str,
+    **sampling,
 ) -> None:
-    """Decodes one answer. Text appears as it is made; `--format json` gives ids, text, buckets and timings at the end."""
+    """Decodes one answer.
+
+    Text appears as it is made; `--format json` gives ids, text, buckets and timings at the end."""
     with errors_reported(extra="runtime", as_json=output_format == "json"):
         if (prompt is None) == (messages is None):
             raise UsageError("give either --prompt or --messages")
@@ -44,9 +55,10 @@ def generate(
         from qpack_runtime.generate import generate as generate_tokens
 
         booted = boot(bundle)
-        if messages is None:
+        if prompt is not None:
             ids = booted.tokenizer.encode(_utf8(prompt)).ids
         else:
+            assert messages is not None
             ids = booted.tokenizer.encode(_render(bundle, messages), add_special_tokens=False).ids
         shown, generation = 0, None
         for generation in generate_tokens(booted, ids, max_tokens=max_tokens, options=options):
@@ -97,6 +109,6 @@ def _summary(generation, booted, timings) -> str:
     buckets = ", ".join(f"{name} x {count}" for name, count in sorted(booted.engine.runs.items()))
     return (
         f"booted in {boot_seconds:.2f} s; {len(generation.prompt_ids)} prompt tokens in {timings['prefill_s']:.3f} s; "
-        f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each ({generation.finish_reason})\n"
-        f"buckets: {buckets}"
+        f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each "
+        f"({generation.finish_reason})\nbuckets: {buckets}"
     )

@@ -4,15 +4,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from qpack_packager.commands.typeset import WIDTH, counted
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.strict_json import JsonValue
 
-from qpack_packager.commands.typeset import WIDTH, counted
-
 SHOWN = 12  # entries of one list; JSON has them all
 CONSEQUENCES = ("memory", "files", "capture_order", "buffers", "checksum")  # they follow from the other fields
-PLACEMENT = "/file"  # the field of a tensor that says where it lies, and nothing about what it is
+PLACEMENT = "file"  # the field of a tensor that says where it lies, and nothing about what it is
 IDENTITIES = ("name", "path", "glob")  # keys that tell the objects of a list apart, wherever they stand
 _ABSENT = object()
 
@@ -40,8 +40,9 @@ class Difference:
         label = self.pointer + (f" ({self.name})" if self.name else "")
         if self.a is _ABSENT or self.b is _ABSENT:
             return [f"  {label}: only in {'b' if self.a is _ABSENT else 'a'}"]
-        one_line = f"  {label}: {_shown(self.a)} -> {_shown(self.b)}"
-        return [one_line] if len(one_line) <= WIDTH else [f"  {label}", f"    a {_shown(self.a)}", f"    b {_shown(self.b)}"]
+        a, b = _shown(self.a), _shown(self.b)
+        line = f"  {label}: {a} -> {b}"
+        return [line] if len(line) <= WIDTH else [f"  {label}", f"    a {a}", f"    b {b}"]
 
 
 def _shown(value: JsonValue) -> str:
@@ -50,12 +51,12 @@ def _shown(value: JsonValue) -> str:
 
 
 def compare(a: Path, b: Path, output_format: str) -> tuple[str, bool]:
-    """The report, and whether the two are the same bundle. All bytes are hashed: raises BundleError if one is damaged."""
+    """The report, and whether the two are the same bundle. All bytes are hashed; raises BundleError for damage."""
     bundles = open_bundle(a), open_bundle(b)
     equal = bundles[0].bundle_id == bundles[1].bundle_id
-    manifests = [dict(bundle.manifest) for bundle in bundles]
-    tensors = _compare_tensors(*(manifest.pop("tensors") for manifest in manifests))
-    fields = list(differences(*manifests))
+    ours, theirs = (cast(dict[str, JsonValue], bundle.manifest) for bundle in bundles)
+    tensors = _compare_tensors(ours["tensors"], theirs["tensors"])
+    fields = list(differences(_without("tensors", ours), _without("tensors", theirs)))
     causes = [field for field in fields if field.top not in CONSEQUENCES]
     consequences = [field for top in CONSEQUENCES for field in fields if field.top == top]
     if output_format == "json":
@@ -111,17 +112,22 @@ def _capped(entries: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _compare_tensors(a: Mapping[str, JsonValue], b: Mapping[str, JsonValue]) -> dict[str, dict[str, list[Difference]]]:
-    """By what they hold, wherever they lie: changed, removed and added tensors by name, the changed with their fields."""
-    changed = {
-        name: found
+    """By what they hold, wherever they lie: tensors by name, those that changed with their fields."""
+    both = {
+        name: list(
+            differences(_without(PLACEMENT, a[name]), _without(PLACEMENT, b[name]), f"/tensors/{_escaped(name)}")
+        )
         for name in sorted(a.keys() & b.keys())
-        if (found := [f for f in differences(a[name], b[name], f"/tensors/{_escaped(name)}") if not f.pointer.endswith(PLACEMENT)])
     }
     return {
-        "changed": changed,
+        "changed": {name: found for name, found in both.items() if found},
         "removed": {name: [] for name in sorted(a.keys() - b.keys())},
         "added": {name: [] for name in sorted(b.keys() - a.keys())},
     }
+
+
+def _without(key: str, value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {each: value[each] for each in value if each != key}
 
 
 def differences(a: JsonValue, b: JsonValue, pointer: str = "", name: str = "") -> Iterator[Difference]:
@@ -145,10 +151,14 @@ def _identifying_key(a: JsonValue, b: JsonValue) -> str | None:
     """The key whose values tell the entries of both lists apart, if they are lists of such objects."""
     if not (isinstance(a, list) and isinstance(b, list) and a + b and all(isinstance(entry, dict) for entry in a + b)):
         return None
-    for key in IDENTITIES:
-        if all(key in entry for entry in a + b) and all(len({entry[key] for entry in side}) == len(side) for side in (a, b)):
-            return key
-    return None
+
+    def identifies(key: str) -> bool:
+        names = [[entry.get(key) for entry in side] for side in (a, b)]
+        return all(isinstance(name, str) for side in names for name in side) and all(
+            len(set(side)) == len(side) for side in names
+        )
+
+    return next(filter(identifies, IDENTITIES), None)
 
 
 def _escaped(key: str) -> str:

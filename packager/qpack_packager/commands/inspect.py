@@ -4,15 +4,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from qpack_schemas.bundle import Bundle, open_bundle
-from qpack_schemas.bundle_files import MANIFEST
-from qpack_schemas.bundle_rules import shared_buffers
-from qpack_schemas.program import Buffer
-
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
 from qpack_packager.commands.quant_errors import QuantErrors, read_quant_errors
 from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
 from qpack_packager.commands.typeset import bar, bytes_text, columns, counted, wrapped
+from qpack_schemas.bundle import Bundle, open_bundle
+from qpack_schemas.bundle_files import MANIFEST
+from qpack_schemas.bundle_rules import shared_buffers
 
 SHOWN = 8  # of the largest tensors and of the worst quantized ones
 
@@ -105,8 +103,10 @@ def _files(bundle: Bundle) -> dict[str, int]:
 
 
 def _largest_lines(bundle: Bundle) -> list[str]:
-    tensors = [(name, Buffer("weights", entry["dtype"], tuple(entry["shape"]))) for name, entry in bundle.manifest["tensors"].items()]
-    tensors.sort(key=lambda item: (-item[1].bytes(), item[0]))
+    shared = shared_buffers(bundle.manifest)
+    tensors = sorted(
+        ((name, shared[name]) for name in bundle.manifest["tensors"]), key=lambda item: (-item[1].bytes(), item[0])
+    )
     whole = bundle.manifest["memory"]["weights_bytes"]
     rows = [
         (name, buffer.dtype, "x".join(map(str, buffer.shape)), bytes_text(buffer.bytes()), bar(buffer.bytes(), whole))

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from qpack_packager.commands.typeset import bar, bytes_text, columns, percent
 from qpack_schemas.manifest import Memory
 from qpack_schemas.program import Buffer, Program, align
-
-from qpack_packager.commands.typeset import bar, bytes_text, columns, percent
 
 Weight = tuple[str, Sequence[int], Buffer]  # form as in the manifest, logical shape, tensor as stored
 Parts = Mapping[str, Mapping[str, int]]  # arena -> purpose -> bytes
 
+_WEIGHT_PURPOSES = ("int4 codes and scales", "embedding and head", "other dense", "RoPE table")
 # Operand that a program updates -> what it keeps in the state arena.
 _KEEPS = {
     "k": "KV cache",
@@ -24,10 +24,14 @@ _KEEPS = {
 
 
 def memory_parts(
-    memory: Memory, weights: Iterable[Weight], vocab_size: int, shared: Mapping[str, Buffer], programs: Iterable[Program]
+    memory: Memory,
+    weights: Iterable[Weight],
+    vocab_size: int,
+    shared: Mapping[str, Buffer],
+    programs: Iterable[Program],
 ) -> Parts:
     """Each arena's bytes by purpose, alignment included, so that they add up to the arena."""
-    held = Counter(dict.fromkeys(("int4 codes and scales", "embedding and head", "other dense", "RoPE table"), 0))
+    held = Counter[str](dict.fromkeys(_WEIGHT_PURPOSES, 0))
     for form, logical_shape, tensor in weights:
         held[_weight_purpose(form, logical_shape, vocab_size)] += tensor.bytes()
     held["headers and padding"] = memory["weights_bytes"] - held.total()
@@ -40,11 +44,12 @@ def memory_parts(
 
 
 def _weight_purpose(form: str, logical_shape: Sequence[int], vocab_size: int) -> str:
+    int4, vocabulary, dense, rope = _WEIGHT_PURPOSES
     if form.startswith("marlin"):
-        return "int4 codes and scales"
+        return int4
     if form == "rope_table":
-        return "RoPE table"
-    return "embedding and head" if len(logical_shape) == 2 and logical_shape[0] == vocab_size else "other dense"
+        return rope
+    return vocabulary if len(logical_shape) == 2 and logical_shape[0] == vocab_size else dense
 
 
 def _state(shared: Mapping[str, Buffer], programs: Iterable[Program]) -> dict[str, int]:
@@ -55,7 +60,7 @@ def _state(shared: Mapping[str, Buffer], programs: Iterable[Program]) -> dict[st
         for operand, name in instruction.operands()
         if operand.name in _KEEPS and operand.role == "update"
     }
-    held = Counter(dict.fromkeys(_KEEPS.values(), 0))
+    held = Counter[str](dict.fromkeys(_KEEPS.values(), 0))
     for name, buffer in shared.items():
         if buffer.arena == "state":
             held[purposes.get(name, "other")] += align(buffer.bytes())

@@ -3,10 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-
-from qpack_schemas.manifest import Memory
-from qpack_schemas.memory import account
-from qpack_schemas.program import Buffer
+from typing import cast
 
 from qpack_packager.bundle_writer import plan_weights
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
@@ -16,6 +13,9 @@ from qpack_packager.commands.typeset import bytes_text, columns, percent, wrappe
 from qpack_packager.describe import describe_model
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.marlin import GROUP
+from qpack_schemas.manifest import Memory, Quant
+from qpack_schemas.memory import account
+from qpack_schemas.program import Buffer
 
 CPU_ONLY = "this version builds for the CPU only; the devices show what a CUDA target could reach"
 
@@ -24,7 +24,10 @@ def report(prepared: Prepared, output_format: str) -> str:
     """The plan as text for people or as one JSON object. That a device is too small is no error here."""
     lowered, serving = prepared.lowered, prepared.serving
     tensors = {name: buffer for module in lowered.modules for name, buffer in module.tensors.items()}
-    files = {path: max(span.begin + span.bytes for span in plan.spans.values()) for path, plan in plan_weights(tensors).items()}
+    files = {
+        path: max(span.begin + span.bytes for span in plan.spans.values())
+        for path, plan in plan_weights(tensors).items()
+    }
     memory = account(sum(files.values()), lowered.buffers, lowered.programs, serving.buckets)
     weights = [(module.form, module.shape, tensor) for module in lowered.modules for tensor in module.tensors.values()]
     vocab_size = prepared.checkpoint.config.vocab_size
@@ -73,7 +76,7 @@ def _facts(
 
 
 def _lines(prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Traffic]) -> Iterator[str]:
-    serving, quant = prepared.serving, prepared.lowered.accounting.to_manifest()
+    serving, quant = prepared.serving, cast(Quant, prepared.lowered.accounting.to_manifest())
     yield from wrapped("model", model_text(describe_model(prepared)))
     yield from serving_lines(serving.slots, serving.context, serving.dtype, serving.buckets)
     for note in [*prepared.checkpoint.notes, CPU_ONLY]:
@@ -91,7 +94,7 @@ def _lines(prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Tra
 
 
 def _step_lines(steps: Sequence[Traffic]) -> list[str]:
-    rows = [("", "weights", "KV cache", "recurrent", "together")]
+    rows: list[tuple[str, ...]] = [("", "weights", "KV cache", "recurrent", "together")]
     for step in steps:
         sizes = (step.weights, step.kv, step.recurrent, step.total)
         rows.append((f"batch {step.rows}", *map(bytes_text, sizes)))

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from statistics import median
 
+from qpack_packager.commands.typeset import columns, percent
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.errors import Finding, InputError, IntegrityError
 from qpack_schemas.strict_json import load_text, parse_strict
-
-from qpack_packager.commands.typeset import columns, percent
 
 QUANT_LOG = "quant_log.jsonl"
 
@@ -46,19 +45,23 @@ class QuantErrors:
 
 
 def read_quant_errors(bundle: Bundle) -> QuantErrors | None:
-    """None if the bundle has no log or an empty one. Raises IntegrityError, naming the line, if it is malformed."""
+    """None if the bundle has no log or an empty one. Raises IntegrityError if it is malformed."""
     if not any(entry["path"] == QUANT_LOG for entry in bundle.manifest["files"]):
         return None
-    sources: list[SourceError] = []
-    number = 0
     try:
-        for number, line in enumerate(load_text(bundle.path / QUANT_LOG).splitlines(), 1):
-            for source in parse_strict(line, QUANT_LOG)["sources"]:
-                sources.append(SourceError(source["tensor"], source["part"], float(source["relative_rms_error"])))
+        lines = load_text(bundle.path / QUANT_LOG).splitlines()
+        sources = [source for line in lines for source in _read_line(line)]
     except (InputError, KeyError, TypeError, ValueError):
-        finding = Finding(QUANT_LOG, f"line {number} is not a line of a quantization log")
         raise IntegrityError(
-            "the bundle is damaged (1 finding):", [finding], where=str(bundle.path), remedy="copy or build the bundle again"
+            "the bundle is damaged (1 finding):",
+            [Finding(QUANT_LOG, "is not a quantization log")],
+            where=str(bundle.path),
+            remedy="copy or build the bundle again",
         ) from None
     sources.sort(key=lambda source: (-source.relative_rms_error, source.tensor, source.part))
     return QuantErrors(tuple(sources)) if sources else None
+
+
+def _read_line(line: str) -> list[SourceError]:
+    sources = parse_strict(line, QUANT_LOG)["sources"]
+    return [SourceError(str(s["tensor"]), str(s["part"]), float(s["relative_rms_error"])) for s in sources]

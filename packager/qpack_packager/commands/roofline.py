@@ -1,7 +1,7 @@
 """How fast a decode step could be: the bytes it must move over the memory bandwidth of a device.
 
-The roofline of S. Williams, A. Waterman and D. Patterson (CACM 52(4), 2009) far left of the ridge, where decoding is. An
-upper bound: activations, logits, launches and arithmetic are taken to cost nothing.
+The roofline of S. Williams, A. Waterman and D. Patterson (CACM 52(4), 2009) far left of the ridge, where decoding is.
+An upper bound: activations, logits, launches and arithmetic are taken to cost nothing.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ BY_LINE = {"table", "rope"}  # operands of which a row reads one line, and not t
 
 @dataclass(frozen=True)
 class Device:
-    """`memory_bytes` takes the data sheet's GB for 10^9 bytes: what a driver and a display hold is less than the rest."""
+    """`memory_bytes` takes the data sheet's GB for 10^9 bytes; the rest of it is left to driver and display."""
 
     name: str
     memory_bytes: int

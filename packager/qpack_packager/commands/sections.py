@@ -1,11 +1,10 @@
 """Sections that `plan` and `inspect` share, each from the part of the manifest that it shows."""
 
-from collections.abc import Iterator, Sequence
-
-from qpack_schemas.manifest import Bucket, Memory, Model, Rule, TensorCounts
-from qpack_schemas.program import KINDS
+from collections.abc import Iterable, Iterator, Sequence
 
 from qpack_packager.commands.typeset import bytes_text, columns, counted, wrapped
+from qpack_schemas.manifest import Bucket, Memory, Model, Rule, TensorCounts
+from qpack_schemas.program import KINDS
 
 
 def model_text(model: Model) -> str:
@@ -16,10 +15,11 @@ def model_text(model: Model) -> str:
 
 
 def serving_lines(slots: int, context: int, dtype: str, buckets: Sequence[Bucket]) -> list[str]:
-    decode, prefill = (
-        " ".join(map(str, sorted({bucket["rows"] for bucket in buckets if bucket["program"] == kind}))) for kind in KINDS
-    )
-    contexts = " ".join(map(str, sorted({bucket["context"] for bucket in buckets})))
+    def listed(numbers: Iterable[int]) -> str:
+        return " ".join(map(str, sorted(set(numbers))))
+
+    decode, prefill = (listed(bucket["rows"] for bucket in buckets if bucket["program"] == kind) for kind in KINDS)
+    contexts = listed(bucket["context"] for bucket in buckets)
     return [
         *wrapped("serves", f"{counted(slots, 'sequence')} of up to {context:,} positions, in {dtype}"),
         *wrapped("buckets", f"decode of {decode}, prefill of {prefill} rows; contexts of {contexts}"),

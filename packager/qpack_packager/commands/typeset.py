@@ -8,15 +8,13 @@ LABEL = 9  # columns of a label that has a text beside it, if it isn't longer
 
 
 def bytes_text(count: int) -> str:
-    """kB, MB and GB are powers of 1000, as on a data sheet."""
+    """kB, MB and GB are powers of 1000, as in data sheets."""
     if count < 1000:
         return f"{count} B"
-    value, unit = float(count), "B"
-    for unit in ("kB", "MB", "GB", "TB"):
-        value /= 1000
-        if value < 999.95:
-            break
-    return f"{value:.1f} {unit}" if unit in ("kB", "MB") else f"{value:.2f} {unit}"
+    for unit, size in (("kB", 10**3), ("MB", 10**6)):
+        if count < 999.95 * size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 10**9:,.2f} GB"
 
 
 def counted(count: int, thing: str) -> str:

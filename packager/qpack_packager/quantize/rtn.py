@@ -51,19 +51,28 @@ def _block(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.float64, np.f
     sign = np.where(high >= -low, -1.0, 1.0)
     larger, smaller = np.maximum(high, -low), np.minimum(high, -low)
     least = np.maximum(larger / 8.5, smaller / 7.5)
-    scales, best = np.zeros(least.shape, np.float32), np.full(least.shape, np.inf, np.float32)
+    # Errors are compared in units of a power of two near the group's extreme: exact, and no square leaves float32's range.
+    unit = np.ldexp(1.0, np.clip(np.frexp(larger)[1], -126, 126))
+    groups = groups / unit.astype(np.float32)[..., None]
+    scales, best = np.zeros(least.shape), np.full(least.shape, np.inf, np.float32)
     for factor in GRID:
-        candidate = (sign * round_up(least * factor)).astype(np.float32)
-        error = _steps(groups, candidate)
-        error *= candidate[..., None]
-        error -= groups
-        error *= error
-        total = fold_last(error)
+        candidate = sign * round_up(least * factor)
+        total = _squared_error(groups, (candidate / unit).astype(np.float32))
         better = total < best
         best, scales = np.where(better, total, best), np.where(better, candidate, scales)
-    codes = (_steps(groups, scales) + 8).astype(np.uint8).reshape(n, k)
-    squared = fold_last(groups * groups)
-    return codes, scales.astype(ml_dtypes.bfloat16), _fold(best.ravel()), _fold(squared.ravel())
+    codes = (_steps(groups, (scales / unit).astype(np.float32)) + 8).astype(np.uint8).reshape(n, k)
+    in_weights = unit.ravel() ** 2
+    errors, weights = best.ravel() * in_weights, fold_last(groups * groups).ravel() * in_weights
+    return codes, scales.astype(ml_dtypes.bfloat16), _fold(errors), _fold(weights)
+
+
+def _squared_error(groups: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """float32 [n, G, 128] and scales [n, G] -> float32 [n, G]."""
+    error = _steps(groups, scales)
+    error *= scales[..., None]
+    error -= groups
+    error *= error
+    return fold_last(error)
 
 
 def _steps(groups: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -1,0 +1,172 @@
+"""From checkpoint tensors to bundle tensors: nothing is lost, nothing is invented, everything is accounted for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundles import ASSETS, SMALL, build_bundle
+from checkpoints import published_form, random_checkpoint, read_config, read_tensors, write_checkpoint
+from oracle import bundle_tensors, int4_sources, source_tensors
+from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.lowering.lower import lower
+from qpack_packager.serving import plan_serving
+from qpack_schemas.bundle import open_bundle
+from qpack_schemas.errors import InputError
+
+TINY = ASSETS / "tiny-qwen3_5"
+
+
+def changed(folder: Path, source: Path = TINY, *, config: dict | None = None, **tensors: np.ndarray | None) -> Path:
+    """The checkpoint `source` with some config keys and tensors replaced; None takes a tensor away."""
+    held = {**read_tensors(source), **{name.replace("__", "."): tensor for name, tensor in tensors.items()}}
+    kept = {name: tensor for name, tensor in held.items() if tensor is not None}
+    return write_checkpoint(folder, {**read_config(source), **(config or {})}, kept)
+
+
+def lowered(checkpoint: Path):
+    opened = Checkpoint.open(checkpoint)
+    return lower(opened, plan_serving(opened.config.max_context, SMALL), 512, str(checkpoint))
+
+
+@pytest.mark.parametrize("family", ["tiny-qwen3", "tiny-qwen3_5", "qwen2", "qwen3_5"])
+def test_dequantized_weights_are_within_half_a_step_of_the_source(family: str, tmp_path: Path):
+    checkpoint = ASSETS / family
+    if not checkpoint.exists():  # sizes that need padding along K and along N
+        checkpoint = random_checkpoint(tmp_path / "model", family, hidden_size=192, intermediate_size=200)
+    bundle = open_bundle(build_bundle(checkpoint, tmp_path / "bundle"))
+    source, made = source_tensors(checkpoint), int4_sources(bundle)
+    assert len(made) >= 24 or family in ("qwen2", "qwen3_5")
+    for name, lines in made.items():
+        tensor, _, part = name.partition("#")
+        wanted = source[tensor]
+        if part:
+            heads = wanted.reshape(bundle.manifest["model"]["attention_heads"], 2, -1, wanted.shape[1])
+            wanted = heads[:, int(part == "gate")].reshape(lines.shape)
+        groups = np.pad(lines, ((0, 0), (0, -lines.shape[1] % 128))).reshape(len(lines), -1, 128)
+        step = np.abs(groups)  # multiples of the scale: the smallest difference of two values is at least one step
+        step = np.where(step > 0, step, np.inf).min(-1)
+        error = np.abs(np.pad(wanted - lines, ((0, 0), (0, -lines.shape[1] % 128)))).reshape(groups.shape).max(-1)
+        assert (error <= step / 2 * (1 + 1e-6))[np.isfinite(step)].all(), name
+
+
+def test_dense_tensors_keep_their_bits(tmp_path: Path):
+    bundle = open_bundle(build_bundle(TINY, tmp_path / "bundle"))
+    stored, source = bundle_tensors(bundle), read_tensors(TINY)
+    kept = {n: t for n, t in bundle.manifest["tensors"].items() if t["form"] == "dense"}
+    assert sum(len(tensor["sources"]) for tensor in kept.values()) == bundle.manifest["quant"]["tensors"]["kept"]
+    for name, tensor in kept.items():
+        joined = np.concatenate([source[part] for part in tensor["sources"]]).astype(stored[name].dtype)
+        assert joined.tobytes() == stored[name].tobytes(), name
+
+
+def test_the_published_form_gives_the_same_weights_and_drops_vision_and_mtp_by_rule(tmp_path: Path):
+    published = published_form(TINY, tmp_path / "published")
+    ours = open_bundle(build_bundle(published, tmp_path / "a")).manifest
+    plain = open_bundle(build_bundle(TINY, tmp_path / "b")).manifest
+    digests = [{n: t["sha256"] for n, t in manifest["tensors"].items() if "norm" not in n} for manifest in (ours, plain)]
+    assert digests[0] == digests[1]  # published norms of the delta mixer are float32
+    present = read_tensors(published)
+    dropped = {glob: sum(name.startswith(glob[:-1]) for name in present) for glob in ("model.visual.*", "mtp.*")}
+    assert {rule["glob"]: rule["tensors"] for rule in ours["quant"]["dropped"]} == dropped
+    counts = ours["quant"]["tensors"]
+    assert counts["source"] == len(present) == counts["quantized"] + counts["kept"] + counts["dropped"]
+
+
+def test_padding_is_in_the_manifest(tmp_path: Path):
+    """vllm#9913, llm-compressor#57: K = 7392 is no multiple of 128."""
+    model = random_checkpoint(tmp_path / "model", "qwen3", intermediate_size=7392, num_hidden_layers=1)
+    tensor = open_bundle(build_bundle(model, tmp_path / "bundle")).manifest["tensors"]["layers.0.mlp.down.q"]
+    assert tensor["logical_shape"] == [128, 7392]
+    assert tensor["shape"] == [58 * 128 // 16, 2 * 128]
+
+
+def test_small_projections_stay_dense_and_the_manifest_says_why(tmp_path: Path):
+    """vllm#36329: in_proj_a and in_proj_b have 16 or 48 outputs."""
+    quant = open_bundle(build_bundle(TINY, tmp_path / "bundle")).manifest["quant"]
+    kept = {rule["glob"]: rule for rule in quant["kept"]}
+    assert kept["*.in_proj_a.weight"]["tensors"] == 3
+    assert "too few" in kept["*.in_proj_a.weight"]["reason"]
+
+
+def test_a_tensor_nobody_uses_is_an_error_that_names_it(tmp_path: Path):
+    extra = {"model__layers__0__self_attn__rogue.weight": np.zeros((4, 4), np.float32), "score.weight": np.zeros(4, np.float32)}
+    with pytest.raises(InputError, match="2 tensors are neither used") as error:
+        lowered(changed(tmp_path, **extra))
+    assert "score.weight" in str(error.value)
+
+
+def test_a_missing_tensor_is_named_with_its_shape(tmp_path: Path):
+    """AReaL#1403: whole shards lost while the index is self-consistent."""
+    with pytest.raises(InputError, match=r"layers\.2\.mlp\.up_proj\.weight' of shape \[384, 128\] is missing"):
+        lowered(changed(tmp_path, **{"model__layers__2__mlp__up_proj__weight": None}))
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path):
+    wrong = {"model__layers__3__self_attn__q_proj__weight": np.zeros((128, 128), np.float32)}
+    with pytest.raises(InputError, match=r"shape \[128, 128\], config.json asks for \[256, 128\]"):
+        lowered(changed(tmp_path, **wrong))
+
+
+@pytest.mark.parametrize("form", ["dense", "int4"])
+def test_nan_in_a_weight_is_refused_with_the_name_of_its_tensor(form: str, tmp_path: Path):
+    name = "model.norm.weight" if form == "dense" else "model.layers.1.mlp.up_proj.weight"
+    tensor = read_tensors(TINY)[name].copy()
+    tensor.reshape(-1)[7] = np.nan
+    model = changed(tmp_path / "model", **{name.replace(".", "__"): tensor})
+    with pytest.raises(InputError, match=name):
+        build_bundle(model, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def test_a_tied_checkpoint_that_carries_the_head_as_well_drops_the_duplicate(tmp_path: Path):
+    """Qwen3-0.6B and 1.7B are published that way."""
+    model = changed(tmp_path, **{"lm_head__weight": read_tensors(TINY)[EMBEDDING]})
+    result = lowered(model)
+    assert result.tied
+    assert "lm_head.weight" in result.accounting.dropped
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_head_that_differs_from_the_embedding_is_used_whatever_is_declared(declared: bool, tmp_path: Path):
+    """As transformers 5 decides; vllm#53170."""
+    head = read_tensors(TINY)[EMBEDDING][::-1].copy()
+    result = lowered(changed(tmp_path, config={"tie_word_embeddings": declared}, **{"lm_head__weight": head}))
+    assert not result.tied
+    assert "lm_head.weight" in result.accounting.kept
+
+
+def test_an_untied_checkpoint_without_a_head_is_refused_with_both_facts(tmp_path: Path):
+    """Qwen3-VL-Embedding#89: never random weights."""
+    with pytest.raises(InputError, match="no 'lm_head.weight'") as error:
+        lowered(changed(tmp_path, config={"tie_word_embeddings": False}))
+    assert "tie_word_embeddings" in str(error.value)
+
+
+def test_levels_that_contradict_each_other_are_resolved_by_the_tensors(tmp_path: Path):
+    """vllm#53170: tie_word_embeddings differs between the top level and text_config."""
+    published = published_form(TINY, tmp_path / "published")
+    config = read_config(published)
+    config["tie_word_embeddings"] = not config["text_config"]["tie_word_embeddings"]
+    model = write_checkpoint(tmp_path / "model", config, read_tensors(published))
+    assert lowered(model).tied
+    manifest = open_bundle(build_bundle(model, tmp_path / "bundle")).manifest
+    assert manifest["model"]["tied_embeddings"]
+
+
+def test_peak_memory_is_bounded_by_the_largest_module_not_by_the_model(tmp_path: Path):
+    """TensorRT-Edge-LLM#30: 3 to 4 times the model in memory. Python allocations, at two depths of the same layers."""
+    import tracemalloc
+
+    peaks = []
+    for layers in (2, 8):
+        model = random_checkpoint(tmp_path / f"{layers}", "qwen3", num_hidden_layers=layers,
+                                  intermediate_size=2048)  # fmt: skip
+        tracemalloc.start()
+        build_bundle(model, tmp_path / f"bundle {layers}", replace(SMALL))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] + 2**20
