@@ -48,6 +48,8 @@ def generate(
     with errors_reported(extra="runtime", as_json=output_format == "json"):
         if (prompt is None) == (messages is None):
             raise UsageError("give either --prompt or --messages")
+        if any("\ud800" <= c <= "\udfff" for c in prompt or ""):
+            raise UsageError("--prompt is not UTF-8", remedy="check the terminal's encoding")
         from qpack_runtime.sampling_options import SamplingOptions
 
         options = SamplingOptions(**sampling)

@@ -48,7 +48,7 @@ def generate(
     choice = engine.prefill(slot, generation.prompt_ids, options)
     generation.prefill_seconds = time.perf_counter() - begin
     while True:
-        _require_token(choice)
+        require_token(choice)
         generation.output_ids.append(choice.token)
         generation.text += detokenizer.push(choice.token)
         if choice.token in ends:
@@ -63,7 +63,8 @@ def generate(
         generation.decode_seconds += time.perf_counter() - begin
 
 
-def _require_token(choice: Choice) -> None:
+def require_token(choice: Choice) -> None:
+    """Raises QpackError if the row got no token."""
     if choice.status:
         cause = "a logit is not finite" if choice.status & NONFINITE else "every token is forbidden"
         raise QpackError(f"no token could be chosen: {cause}", remedy="the weights or the logit bias are to blame")
