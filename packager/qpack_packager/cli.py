@@ -62,9 +62,15 @@ def main() -> None:
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
 def build(
-    model: Path, output: Path, method: str, lm_head: str, target: tuple[str, ...], progress: Literal["auto", "plain", "json"], output_format: str,
+    model: Path,
+    output: Path,
+    method: str,
+    lm_head: str,
+    target: tuple[str, ...],
+    progress: Literal["auto", "plain", "json"],
+    output_format: str,
     **shape,
-) -> None:  # fmt: skip
+) -> None:
     """Builds a bundle from the checkpoint directory MODEL."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
         for name in target:

@@ -71,22 +71,15 @@ class Checkpoint:
 
 
 def _by_canonical_name(directory: Path, weights: WeightFiles) -> dict[str, SourceTensor]:
-    foreign = [
-        (name, span.dtype)
-        for spans in weights.spans.values()
-        for name, span in spans.items()
-        if span.dtype not in _DTYPES
-    ]
-    if foreign:
-        name, dtype = foreign[0]
-        raise UnsupportedError(
-            f"holds {dtype}, as do {len(foreign) - 1} other tensors; weights are read as {', '.join(_DTYPES)}",
-            where=name,
-            remedy="if this checkpoint is quantized already, start from the unquantized one",
-        )
     tensors: dict[str, SourceTensor] = {}
     for file, spans in weights.spans.items():
         for name, span in spans.items():
+            if span.dtype not in _DTYPES:
+                raise UnsupportedError(
+                    f"tensor {name!r} is {span.dtype}, weights must be one of {', '.join(_DTYPES)}",
+                    where=str(directory / file),
+                    remedy="if this checkpoint is quantized already, start from the unquantized one",
+                )
             canonical = _PREFIX + name.removeprefix(_MULTIMODAL_PREFIX) if name.startswith(_MULTIMODAL_PREFIX) else name
             if canonical in tensors:
                 raise InputError(

@@ -44,16 +44,8 @@ def read_tokenizer(directory: Path, config_document: JsonValue, vocab_size: int)
     others = {
         name: JsonObject.load(directory / name) for name in _present(directory, GENERATION_CONFIG, TOKENIZER_CONFIG)
     }
-    eos = set[int]()
-    for source in filter(None, (config, config.object("text_config"), others.get(GENERATION_CONFIG))):
-        for token_id in source.ids("eos_token_id"):
-            if token_id > last_id:
-                raise InputError(
-                    f"{token_id} is beyond the tokenizer's vocabulary of {last_id + 1} ids",
-                    where=source.at("eos_token_id"),
-                    remedy="the text would never end there: correct the id or the tokenizer",
-                )
-            eos.add(token_id)
+    sources = (config, config.object("text_config"), others.get(GENERATION_CONFIG))
+    eos = {token_id for source in sources if source for token_id in _eos_ids(source, last_id)}
     if tokenizer_config := others.get(TOKENIZER_CONFIG):
         eos.update(_eos_token(tokenizer_config, ids))
     return TokenizerFacts(last_id + 1, tuple(sorted(eos)), tuple(sorted([TOKENIZER, *others])))
@@ -107,6 +99,17 @@ def _token_ids(tokenizer: JsonObject) -> dict[str, int]:
     for token, token_id in ids.items():
         if type(token_id) is not int or token_id < 0:
             raise InputError(f"token {token!r} has the id {shown(token_id)}", where=tokenizer.path)
+    return ids
+
+
+def _eos_ids(source: JsonObject, last_id: int) -> tuple[int, ...]:
+    for token_id in (ids := source.ids("eos_token_id")):
+        if token_id > last_id:
+            raise InputError(
+                f"{token_id} is beyond the tokenizer's vocabulary of {last_id + 1} ids",
+                where=source.at("eos_token_id"),
+                remedy="no text would ever end there: correct the id or the tokenizer",
+            )
     return ids
 
 

@@ -162,3 +162,9 @@ def test_each_level_that_declares_the_tie_is_kept_with_its_pointer(top: Any, nes
 def test_dtype_wins_over_torch_dtype(dtype: Any, torch_dtype: Any, declared: str | None):
     document = edited("qwen2", dtype=dtype, torch_dtype=torch_dtype)
     assert read_model_config(document, "config.json").declared_dtype == declared
+
+
+@pytest.mark.parametrize(("nested", "declared"), [("bfloat16", "bfloat16"), (ABSENT, "float32")])
+def test_the_dtype_of_the_text_level_wins_over_the_top_level(nested: Any, declared: str):
+    document = edited("qwen3_5", dtype=nested) | {"torch_dtype": "float32"}
+    assert read_model_config(document, "config.json").declared_dtype == declared

@@ -1,0 +1,168 @@
+"""`qpack plan` against bundles that are built, against the sizes of published models, and against the roofline formula."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundles import ASSETS, SMALL
+from checkpoints import random_checkpoint
+from safetensors import safe_open
+
+from qpack_packager import bundle_writer
+from qpack_packager.build import build
+from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.commands.plan import report
+from qpack_packager.prepare import prepare
+from qpack_packager.progress import Progress
+from qpack_packager.serving import Options
+
+from .headers import write_headers
+
+MORE = Options(batches=(1, 2, 3), contexts=(48,), prefills=(5,), slots=7, dtype="float32")
+
+
+def planned(model: Path, options: Options = SMALL) -> dict[str, Any]:
+    return json.loads(report(prepare(model, options), "json"))
+
+
+def read_manifest(bundle: Path) -> dict[str, Any]:
+    return json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen3_5"])
+def test_the_plan_is_what_build_makes_to_the_byte(name: str, tiny_bundle: Callable[[str], Path]):
+    plan, bundle = planned(ASSETS / name), tiny_bundle(name)
+    manifest = read_manifest(bundle)
+    for field in ("memory", "model", "slots", "context", "buckets"):
+        assert plan[field] == manifest[field], field
+    for field, value in plan["quant"].items():
+        assert value == manifest["quant"][field], field
+    assert plan["weight_files"] == {f"weights/{p.name}": p.stat().st_size for p in (bundle / "weights").iterdir()}
+
+
+@pytest.mark.parametrize(("family", "tied"), [("qwen2", False), ("qwen3", True), ("qwen3_5", False)])
+def test_so_it_is_for_every_family_other_options_and_many_shards(
+    family: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bundle_writer, "SHARD_BYTES", 100_000)
+    model, bundle = random_checkpoint(tmp_path / "model", family, tied=tied), tmp_path / "bundle"
+    build(model, bundle, MORE, Progress("plain"))
+    plan = planned(model, MORE)
+    assert plan["memory"] == read_manifest(bundle)["memory"]
+    assert plan["weight_files"] == {f"weights/{p.name}": p.stat().st_size for p in (bundle / "weights").iterdir()}
+    assert len(plan["weight_files"]) > 3
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_parts_of_an_arena_are_the_arena(dtype: str):
+    plan = planned(ASSETS / "tiny-qwen3_5", Options(dtype=dtype))
+    arenas = {arena: sum(parts.values()) for arena, parts in plan["memory_parts"].items()}
+    memory = plan["memory"]
+    assert arenas == {
+        "weights": memory["weights_bytes"],
+        "state": memory["state_bytes"],
+        "io": memory["io_bytes"],
+        "work": max(memory["work_bytes"].values()),
+    }
+    assert sum(arenas.values()) == memory["minimum_device_bytes"]
+    assert "other" not in plan["memory_parts"]["state"]
+
+
+# Sizes of the text models of Qwen2.5-0.5B, Qwen3-0.6B and Qwen3.5-0.8B, from their config.json: bytes of keys and values
+# per position, 2 * layers * kv_heads * head_dim * 2; float32 recurrent state per sequence, layers * heads * 128 * 128 * 4;
+# parameters in linears and in the (tied) embedding.
+PUBLISHED = [
+    ("qwen2", 24, 12_288, 0, 357_826_560, 151_936 * 896),
+    ("qwen3", 28, 114_688, 0, 440_401_920, 151_936 * 1024),
+    ("qwen3_5", 24, 12_288, 18_874_368, 496_959_488, 248_320 * 1024),
+]
+
+
+@pytest.mark.parametrize(("model", "layers", "kv", "recurrent", "linear", "embedding"), PUBLISHED)
+def test_a_model_of_published_size_is_planned_from_its_headers_alone(
+    model: str, layers: int, kv: int, recurrent: int, linear: int, embedding: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("a weight was read"))
+    plan = planned(write_headers(tmp_path / model, model, num_hidden_layers=layers), Options())
+    parts = plan["memory_parts"]
+    positions, seats = 8 * 2048 + 1, 8 + 1
+    attention_layers = plan["model"]["layers"].count("full_attention")
+    alignment = 256 * 2 * attention_layers
+    assert positions * kv <= parts["state"]["KV cache"] < positions * kv + alignment
+    assert parts["state"]["recurrent"] == seats * recurrent
+    assert parts["weights"]["embedding and head"] == 2 * embedding
+    # 4 bits per weight and a 16-bit scale for each 128; in_proj_a and in_proj_b are linears too, but stay dense
+    delta_heads = 16 if model == "qwen3_5" else 0
+    int4 = linear - 2 * delta_heads * 1024 * (layers - attention_layers)
+    assert parts["weights"]["int4 codes and scales"] == int4 // 2 + int4 // 128 * 2
+    assert plan["memory"]["weights_bytes"] == pytest.approx(int4 * (1 / 2 + 2 / 128) + 2 * embedding, rel=0.01)
+
+
+def test_a_decode_step_reads_every_weight_once_and_of_the_embedding_a_line_per_row(tmp_path: Path):
+    model, bundle = random_checkpoint(tmp_path / "model", "qwen3_5", tied=False), tmp_path / "bundle"
+    build(model, bundle, SMALL, Progress("plain"))
+    with safe_open(bundle / "weights" / "00000.safetensors", "numpy") as file:
+        sizes = {name: file.get_slice(name) for name in file.keys() if not name.startswith("pad.")}  # noqa: SIM118
+        widths = {"BF16": 2, "F32": 4, "I32": 4}
+        size = {n: widths[s.get_dtype()] * _product(s.get_shape()) for n, s in sizes.items()}
+        lines = {n: size[n] // sizes[n].get_shape()[0] for n in ("embed.weight", "rope")}
+    whole = sum(size.values()) - size["embed.weight"] - size["rope"]
+    steps = planned(model)["decode_steps"]
+    assert [(step["rows"], step["weights"]) for step in steps] == [
+        (rows, whole + rows * sum(lines.values())) for rows in (1, 4)
+    ]
+
+
+def _product(shape: list[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def test_a_decode_step_moves_the_state_of_every_row():
+    """Qwen3.5: two kv heads of 32, one attention layer; three layers of 4 recurrent 32 x 32 states and 256 channels."""
+    one, four = planned(ASSETS / "tiny-qwen3_5")["decode_steps"]
+    assert one["positions"] == four["positions"] == 64  # half of the largest context
+    assert one["kv"] == 2 * 2 * 32 * 2 * (64 + 1)  # all read, the new one written
+    assert one["recurrent"] == 3 * (2 * 4 * 32 * 32 * 4 + 256 * 4 * 2)
+    assert (four["kv"], four["recurrent"]) == (4 * one["kv"], 4 * one["recurrent"])
+    assert one["total"] == one["weights"] + one["kv"] + one["recurrent"]
+
+
+def test_tokens_per_second_are_bandwidth_over_bytes():
+    plan = planned(ASSETS / "tiny-qwen3")
+    for device in plan["devices"]:
+        for step in plan["decode_steps"]:
+            seconds = step["total"] / device["bytes_per_second"]
+            assert device["tokens_per_second"][str(step["rows"])] == pytest.approx(step["rows"] / seconds, rel=1e-3)
+        assert "NVIDIA" in device["source"]
+
+
+def test_a_device_that_is_too_small_is_shown_and_is_no_error():
+    many = Options(batches=(1,), slots=60_000)
+    plan = planned(ASSETS / "tiny-qwen3_5", many)
+    needs = plan["memory"]["minimum_device_bytes"]
+    fits = {device["name"]: device["fits"] for device in plan["devices"]}
+    assert fits == {device["name"]: needs <= device["memory_bytes"] for device in plan["devices"]}
+    assert set(fits.values()) == {True, False}
+    lines = report(prepare(ASSETS / "tiny-qwen3_5", many), "text").splitlines()
+    small = next(line for line in lines if "RTX 4060" in line)
+    assert "too big" in small
+    assert small.split()[-1] == "-"
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen3_5"])
+def test_the_text_fits_a_terminal_and_says_why_each_tensor_is_kept(name: str):
+    prepared = prepare(ASSETS / name, Options())
+    text = report(prepared, "text")
+    assert text.isascii()
+    assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())
+    flat = " ".join(text.split())
+    for rule in json.loads(report(prepared, "json"))["quant"]["kept"]:
+        assert rule["glob"] in flat
+        assert rule["reason"] in flat
+    assert "builds for the CPU only" in flat
