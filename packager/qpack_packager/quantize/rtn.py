@@ -7,6 +7,7 @@ searched for the least squared error. So every weight is within half a step of i
 Only elementwise IEEE operations and sums of a fixed order are used: the same bytes on every host and thread count.
 """
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Quantized:
 
     @property
     def relative_rms_error(self) -> float:
-        return (self.squared_error / self.squared_weight) ** 0.5 if self.squared_weight else 0.0
+        return math.sqrt(self.squared_error / self.squared_weight) if self.squared_weight else 0.0
 
 
 def quantize(weight: np.ndarray) -> Quantized:
