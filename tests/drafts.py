@@ -1,4 +1,4 @@
-"""A bundle taken apart into JSON: tests change it and put it together again, resealed so that only the rules can tell."""
+"""A bundle taken apart into JSON, to be changed and put together again, resealed so that only the rules can tell."""
 
 import copy
 import hashlib
@@ -36,15 +36,16 @@ class Draft:
     def copy(self) -> "Draft":
         return Draft(self.source, copy.deepcopy(self.manifest), copy.deepcopy(self.programs))
 
-    def write(self, folder: Path, *, resealed: bool = True) -> Path:
-        """The bundle as it is now. Without `resealed` all digests stay those of the source."""
+    def write(self, folder: Path, *, resealed: bool = True, **programs: bytes) -> Path:
+        """The bundle as it is now, or with other bytes for a program. Without `resealed` all digests are stale."""
         shutil.copytree(self.source, folder, copy_function=os.link)
         manifest = copy.deepcopy(self.manifest)
+        listed = manifest.get("files") if resealed else None
         for kind, file in PROGRAM_PATHS.items():
-            data = dump_compact(self.programs[kind])
+            data = programs.get(kind) or dump_compact(self.programs[kind])
             replace(folder / file, data)
-            for entry in manifest.get("files", []):
-                if resealed and entry["path"] == file:
+            for entry in listed if isinstance(listed, list) else []:
+                if isinstance(entry, dict) and entry.get("path") == file:
                     entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         replace(folder / MANIFEST, seal(manifest) if resealed else dump_canonical(manifest))
         return folder

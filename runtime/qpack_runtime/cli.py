@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from qpack_schemas.errors import UsageError
+from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.report import errors_reported
 
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
@@ -58,7 +58,7 @@ def generate(
 
         booted = boot(bundle)
         if prompt is not None:
-            ids = booted.tokenizer.encode(_utf8(prompt)).ids
+            ids = booted.tokenizer.encode(prompt).ids
         else:
             assert messages is not None
             ids = booted.tokenizer.encode(_render(bundle, messages), add_special_tokens=False).ids
@@ -91,18 +91,13 @@ def generate(
             click.echo(_summary(generation, booted, timings), err=True)
 
 
-def _utf8(prompt: str) -> str:
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError:
-        raise UsageError("the text of --prompt is not UTF-8", remedy="convert it, for instance with iconv") from None
-    return prompt
-
-
 def _render(bundle: Path, messages: Path) -> str:
     from qpack_runtime.chat import load_messages, render
 
-    return render(bundle, load_messages(messages))
+    try:
+        return render(bundle, load_messages(messages))
+    except UnicodeDecodeError as error:  # of stdin; files say so themselves
+        raise InputError(f"is not UTF-8: {error.reason}", where="stdin", remedy="convert it to UTF-8") from None
 
 
 def _summary(generation, booted, timings) -> str:

@@ -35,8 +35,8 @@ class Bundle:
 def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
     """The verified bundle at `path`. With `digests` every byte is read and hashed; without, only sizes are compared.
 
-    Raises InputError if there is no directory, VersionError if the bundle needs another version, IntegrityError with all
-    findings if it is damaged.
+    Raises InputError if there is no directory, VersionError if the bundle needs another version, IntegrityError with
+    all findings if it is damaged.
     """
     if not path.is_dir():
         raise InputError("is no directory", where=str(path), remedy="name the directory of a bundle")
@@ -117,7 +117,7 @@ def _check_manifest(raw: bytes, document: JsonValue, *, tolerate_unknown: bool) 
     try:
         canonical = dump_canonical(document)
     except RecursionError:  # writing takes more of the stack than reading
-        return [Finding(MANIFEST, "is nested too deeply")]
+        return [Finding(f"{MANIFEST}#", "is nested too deeply")]
     if raw != canonical:
         findings.append(Finding(MANIFEST, "is not in canonical form, so its bytes were changed after the build"))
     if (exact := checksum_of(document)) != document.get("checksum"):

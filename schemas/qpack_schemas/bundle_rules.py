@@ -72,6 +72,7 @@ def check_layout(manifest: Manifest, programs: Mapping[str, Program]) -> list[Fi
     state = {n: (f"manifest.json#/buffers/{n}", b) for n, b in shared.items() if b.arena == "state"}
     findings += check_arena("state", state, 1)
     findings += _check_buckets(manifest)
+    findings += _check_text(manifest)
     if not findings:
         findings += _check_memory(manifest, shared, programs)
     return findings
@@ -116,6 +117,17 @@ def _check_buckets(manifest: Manifest) -> Iterator[Finding]:
             yield Finding("manifest.json#/buckets", f"there is no bucket of program {kind!r}")
     if sorted(manifest["capture_order"]) != sorted(names):
         yield Finding("manifest.json#/capture_order", "does not name every bucket once")
+
+
+def _check_text(manifest: Manifest) -> Iterator[Finding]:
+    digests = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
+    for index, entry in enumerate(manifest["text"]):
+        if (listed := digests.get(entry["path"])) != entry["sha256"]:
+            message = f"is {entry['sha256']}, among files {entry['path']!r} has {listed}"
+            yield Finding(f"manifest.json#/text/{index}/sha256", message)
+    for index, path in enumerate(manifest["source"]["licenses"]):
+        if path not in digests:
+            yield Finding(f"manifest.json#/source/licenses/{index}", f"{path!r} is not among files")
 
 
 def _check_memory(

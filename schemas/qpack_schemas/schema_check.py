@@ -45,7 +45,7 @@ def check_schema(document: JsonValue, schema: str, where: str, *, tolerate_unkno
     try:
         errors: list[ValidationError] = list(_validator(schema).iter_errors(document))
     except RecursionError:  # comparing and printing values takes more of the stack than reading them did
-        return [Finding(where, "is nested too deeply")]
+        return [Finding(f"{where}#", "is nested too deeply")]
     return sorted(
         Finding(where + "#" + _pointer(error), _message(error))
         for error in errors

@@ -127,6 +127,12 @@ def test_top_p_keeps_a_token_iff_the_mass_before_it_is_below_p(top_p, kept):
     assert kept_in_order(z, SamplingOptions(temperature=1.0, top_p=top_p)).tolist() == list(range(kept))
 
 
+def test_min_p_keeps_all_that_equal_the_threshold():
+    z = np.zeros(40, np.float32)
+    z[[30, 4]] = 3
+    assert kept_in_order(z, SamplingOptions(temperature=1.0, min_p=1.0)).tolist() == [4, 30]
+
+
 def test_top_p_looks_at_the_mass_that_top_k_left():
     z = np.zeros(100, np.float32)
     assert kept_in_order(z, SamplingOptions(temperature=1.0, top_k=10, top_p=0.5)).tolist() == list(range(5))
@@ -148,5 +154,22 @@ def test_the_mass_of_a_vocabulary_does_not_overflow_and_hardly_depends_on_its_ch
     ids = np.arange(y.size)
     mantissa, exponent = exponential(y)
     one = int(mass(mantissa, exponent, exponent.max()).astype(object).sum())  # Python integers: no overflow
-    assert one - y.size < total_mass(ids, y, 1) <= one
-    assert abs(total_mass(ids, y, 61) - one) <= y.size
+    assert one - y.size < total_mass(ids, mantissa, exponent, 1) <= one
+    assert abs(total_mass(ids, mantissa, exponent, 61) - one) <= y.size
+
+
+def test_small_masses_of_a_chunk_are_added_before_they_are_cut():
+    """Lines of 32 ids go to the chunks in turn. Each mass is 0.7 of a unit, nothing by itself; 32 of them make 22."""
+    y = np.full(33, -37.5 * np.log(2), np.float32)
+    y[0] = 0
+    assert total_mass(np.array([0, *range(32, 64)]), *exponential(y), 2) == 2**37 + 22
+    assert total_mass(np.array([0, *range(64, 96)]), *exponential(y), 2) == 2**37
+
+
+@pytest.mark.parametrize("top_k", [0, 256])  # 256 is more than there are, so both cut the mass of all
+def test_top_p_of_a_whole_vocabulary_cuts_the_total_of_its_chunks(top_k):
+    """The second of two halves stays at p = 0.5 because the small masses, 22 units together, count in the total."""
+    z = np.full(34, -37.5 * np.log(2), np.float32)
+    z[[32, 33]] = 0
+    p, ids, y = scored(z, SamplingOptions(temperature=1.0, top_k=top_k, top_p=0.5))
+    assert ids[keep(ids, y, p, 2)].tolist() == [32, 33]

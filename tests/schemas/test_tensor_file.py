@@ -195,6 +195,7 @@ def test_another_format_is_no_safetensors_file(tmp_path: Path, content: bytes):
         ([entry(end=4), entry(begin=4, end=8)], "'t': F32 [2] takes 8 bytes, its offsets span 4"),
         ([entry(shape=[1], end=4), entry(shape=[1], begin=3, end=7)], "'u' begins at byte"),
         ([entry(shape=[1], begin=0, end=4), entry(shape=[0], begin=5, end=5)], "'u' begins at byte"),
+        ([entry(shape=[1])], "'t': F32 [1] takes 4 bytes, its offsets span 8"),
         ([entry(begin=8, end=0)], "'t': F32 [2] takes 8 bytes, its offsets span -8"),
         ([entry(dtype="F33")], "'t' has the unknown dtype 'F33'"),
         ([entry(dtype="F4", shape=[17])], "'t': F4 [17] takes 8.5 bytes, its offsets span 8"),

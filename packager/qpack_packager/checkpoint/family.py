@@ -34,15 +34,14 @@ def read_family(top: JsonObject, text: JsonObject) -> tuple[str, str]:
             f"model type {inner!r} inside a {top.value['model_type']!r} is not supported", where=text.at("model_type")
         )
     known = ARCHITECTURES[family]
-    for architecture in top.strings("architectures") or ():
-        if architecture not in known:
-            raise UnsupportedError(
-                f"architecture {architecture!r} is not supported",
-                where=top.at("architectures"),
-                remedy=f"of model type {top.value['model_type']!r}, qpack packages {' and '.join(known)}",
-            )
-        return family, architecture
-    return family, known[0] if text is top else known[-1]
+    architectures = top.strings("architectures") or [known[0] if text is top else known[-1]]
+    if architectures[0] not in known:
+        raise UnsupportedError(
+            f"architecture {architectures[0]!r} is not supported",
+            where=top.at("architectures"),
+            remedy=f"of model type {top.value['model_type']!r}, qpack packages {' and '.join(known)}",
+        )
+    return family, architectures[0]
 
 
 def _family(level: JsonObject, model_type: str) -> str:

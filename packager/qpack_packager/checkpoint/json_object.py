@@ -1,6 +1,7 @@
 """Typed reading of a checkpoint's JSON files, with errors that name the file and the JSON pointer (RFC 6901)."""
 
 import json
+import sys
 from pathlib import Path
 
 from qpack_schemas.errors import InputError
@@ -38,14 +39,14 @@ class JsonObject:
         """A whole number of at least `minimum`; sizes are at least 1. Required unless there is a default."""
         value = self._typed(key, (int,), "a whole number")
         if value is not None and value < minimum:
-            raise InputError(f"is {value}, it must be at least {minimum}", where=self.at(key))
+            raise InputError(f"is {shown(value)}, it must be at least {minimum}", where=self.at(key))
         return self._present(key, default if value is None else value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0. Required unless there is a default."""
+        """A number above 0 that a double holds. Required unless there is a default."""
         value = self._typed(key, (int, float), "a number")
-        if value is not None and value <= 0:
-            raise InputError(f"is {value}, it must be above 0", where=self.at(key))
+        if value is not None and not 0 < value <= sys.float_info.max:
+            raise InputError(f"is {shown(value)}, it must be above 0 and fit a double", where=self.at(key))
         return float(self._present(key, default if value is None else value))
 
     def flag(self, key: str) -> bool | None:

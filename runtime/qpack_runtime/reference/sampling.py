@@ -83,7 +83,7 @@ def sample(
         slot_token[slot], slot_position[slot] = ids[t], position + 1
         if p.flags & LOGPROBS:
             logp = log_softmax(z)
-            best = np.argsort(-z, kind="stable")[:TOP_LOGPROBS_LIMIT]
+            best = ranked(z, TOP_LOGPROBS_LIMIT)
             logprobs[t] = logp[ids[t]]
             top_ids[t, : best.size], top_logprobs[t, : best.size] = best, logp[best]
 
@@ -133,18 +133,24 @@ def keep(ids: np.ndarray, y: np.ndarray, p: SimpleNamespace, chunks: int) -> np.
 
     Each filter keeps a prefix of the order (y descending, id ascending), so together they are one cut.
     """
-    order = np.argsort(-y, kind="stable")
-    if p.top_k > 0:
-        order = order[: p.top_k]
+    order = ranked(y, p.top_k or y.size)
     best_first = y[order]
     kept = best_first >= best_first[0] + p.ln_min_p
     if p.top_p24 < TOP_P_ONE:
         mantissa, exponent = exponential(best_first)
         share = mass(mantissa, exponent, exponent[0])
-        whole = int(share.sum()) if 0 < p.top_k <= ids.size else total_mass(ids, y, chunks)
+        whole = int(share.sum()) if 0 < p.top_k <= ids.size else total_mass(ids[order], mantissa, exponent, chunks)
         kept &= np.cumsum(share) - share < whole * p.top_p24 // TOP_P_ONE
     kept[0] = True
     return order[kept]
+
+
+def ranked(y: np.ndarray, count: int) -> np.ndarray:
+    """Places of the first `count` of y [n] in the order (y descending, place ascending), at most n."""
+    places = np.arange(y.size)
+    if count < y.size:  # a selection first: sorting a whole vocabulary takes longer than all the rest
+        places = np.flatnonzero(y >= np.partition(y, -count)[-count])
+    return places[np.argsort(-y[places], kind="stable")[:count]]
 
 
 def exponential(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,9 +165,8 @@ def mass(mantissa: np.ndarray, exponent: np.ndarray, top: np.ndarray) -> np.ndar
     return (mantissa.astype(np.int64) << 8) >> np.minimum(np.int64(top) - exponent, 63)
 
 
-def total_mass(ids: np.ndarray, y: np.ndarray, chunks: int) -> int:
+def total_mass(ids: np.ndarray, mantissa: np.ndarray, exponent: np.ndarray, chunks: int) -> int:
     """Mass of all `ids`, in units of the largest exponent, as one pass over the logits gets it: chunks, then shifts."""
-    mantissa, exponent = exponential(y)
     chunk = (ids >> 5) % chunks
     tops = np.full(chunks, exponent.min())
     np.maximum.at(tops, chunk, exponent)

@@ -162,6 +162,7 @@ def test_a_size_of_a_wrong_type_is_named_with_its_value(key: str, value: Any):
     [
         ("rms_norm_eps", "1e-6", "/rms_norm_eps"),
         ("rope_theta", "1e6", "/rope_theta"),
+        ("rope_theta", 10**400, "/rope_theta"),
         ("rope_scaling", "yarn", "/rope_scaling"),
         ("rope_scaling", {"rope_type": 1}, "/rope_scaling/rope_type"),
         ("rope_scaling", {"rope_theta": -1}, "/rope_scaling/rope_theta"),

@@ -108,6 +108,12 @@ def test_an_index_that_is_none_is_refused(sharded: Path, index: object):
     assert INDEX in refusal(sharded)
 
 
+def test_the_place_in_an_index_is_a_json_pointer(sharded: Path):
+    """RFC 6901 writes / as ~1 and ~ as ~0."""
+    write_json(sharded / INDEX, {"weight_map": {"a/b~c": 1}})
+    assert f"{INDEX}#/weight_map/a~1b~0c: is 1" in refusal(sharded)
+
+
 # Which file, if there is no index.
 
 

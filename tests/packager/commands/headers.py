@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from checkpoints import TINY_QWEN3, TOKENIZER_FILES, write_json
 from published_configs import edited
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundles import ASSETS
-from checkpoints import read_config
 from safetensors.torch import load_file
 
+from bundles import ASSETS
+from checkpoints import read_config
 from qpack_packager.commands.inspect import report, summary
 from qpack_schemas.errors import IntegrityError
 from qpack_schemas.manifest import seal
