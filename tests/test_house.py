@@ -1,11 +1,13 @@
 """The rules of the repository itself: who may import what, which install runs what, what a file may hold."""
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
@@ -16,8 +18,17 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-# Command lines that need no more than `pip install qpack-llm`. `tests` is no bundle, so the last two end with an error.
-BASE_COMMANDS = ["--help", "validate --help", "inspect --help", "validate tests", "inspect tests"]
+# Command lines that need no more than `pip install qpack-llm`, with how they end. BUNDLE is a whole one, `tests` is none.
+BASE_COMMANDS = {
+    "--help": 0,
+    "build --help": 0,
+    "validate BUNDLE": 0,
+    "inspect BUNDLE": 0,
+    "inspect BUNDLE --format json": 0,
+    "diff BUNDLE BUNDLE": 0,
+    "validate tests": 5,
+    "inspect tests": 5,
+}
 
 # A machine's own paths: a home directory, root's, or a work tree of a build host.
 MACHINE_PATH = re.compile(rb"(?<![\w.])(?:/(?:(?:home|Users)/[\w.-]+|root|work)/|[A-Za-z]:\\+Users\\+)")
@@ -36,10 +47,9 @@ QPACK = "import sys; from qpack_packager.cli import main; sys.argv[0] = 'qpack';
 QPACK_RUNTIME = "import sys; from qpack_runtime.cli import main; sys.argv[0] = 'qpack-runtime'; main()"
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
-    )
+def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False, input=stdin)
 
 
 def installed(requirements: list[str]) -> set[str]:
@@ -110,6 +120,15 @@ def test_the_runtime_imports_with_nothing_but_its_own_install(edge: str):
     assert ran.returncode == 0, ran.stderr
 
 
+def test_the_runtime_decodes_with_nothing_but_its_own_install(edge: str, tiny_bundle: Callable[[str], Path]):
+    for arguments in (["--prompt", "And the LORD"], ["--messages", "-"]):
+        command = ["generate", str(tiny_bundle("tiny-qwen3_5")), *arguments, "--max-tokens", "4", "--format", "json"]
+        messages = '[{"role": "user", "content": "Who art thou?"}]'
+        ran = python(ONLY + QPACK_RUNTIME, edge, *command, stdin=messages)
+        assert ran.returncode == 0, ran.stderr
+        assert len(json.loads(ran.stdout)["output_ids"]) == 4
+
+
 def test_help_loads_neither_torch_nor_numpy_nor_transformers():
     report = "import atexit; atexit.register(lambda: print('LOADED', *sorted(sys.modules)))"
     ran = python(f"import sys; {report}; {QPACK}", "--help")
@@ -120,11 +139,19 @@ def test_help_loads_neither_torch_nor_numpy_nor_transformers():
 
 
 @pytest.mark.parametrize("command", BASE_COMMANDS)
-def test_the_base_install_is_enough_for(command: str, base: str):
-    ran = python(ONLY + QPACK, base, *command.split())
+def test_the_base_install_is_enough_for(command: str, base: str, tiny_bundle: Callable[[str], Path]):
+    bundle = str(tiny_bundle("tiny-qwen3"))
+    ran = python(ONLY + QPACK, base, *(bundle if word == "BUNDLE" else word for word in command.split()))
     assert "Traceback" not in ran.stderr, ran.stderr
     assert "pip install" not in ran.stderr, ran.stderr
-    assert (ran.returncode == 0) == command.endswith("--help"), ran.stderr
+    assert ran.returncode == BASE_COMMANDS[command], ran.stderr
+
+
+def test_the_architecture_page_names_every_file_of_the_rooms():
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for file in tracked("packager", "schemas", "runtime"):
+        if file.name != "__init__.py":
+            assert re.search(rf"(?<!\w){re.escape(file.name)}", page), f"ARCHITECTURE.md doesn't say what {file} is for"
 
 
 def test_no_file_holds_a_path_of_somebodys_machine():

@@ -116,6 +116,15 @@ def test_a_link_to_the_very_same_bytes_is_refused(bundle: Path, whole: Path, fil
         assert "a bundle holds only its own files" in findings[0].message
 
 
+def test_a_manifest_that_leads_outside_is_not_even_read(bundle: Path, tmp_path: Path):
+    (tmp_path / "outside").write_text("secret", encoding="utf-8")
+    (bundle / "manifest.json").unlink()
+    (bundle / "manifest.json").symlink_to(tmp_path / "outside")
+    assert [str(f) for f in refusal(bundle)] == [
+        "manifest.json: is not a regular file; a bundle holds only its own files"
+    ]
+
+
 @pytest.mark.parametrize("folder", ["model", "weights", "programs"])
 def test_a_linked_folder_is_refused(bundle: Path, whole: Path, folder: str):
     shutil.rmtree(bundle / folder)

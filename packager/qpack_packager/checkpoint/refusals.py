@@ -27,7 +27,7 @@ def refuse_unsupported(level: JsonObject) -> None:
 
 
 def refuse_sliding_window(text: JsonObject, layers: int) -> None:
-    """As in transformers, `use_sliding_window` gives the layers from `max_window_layers` on a window, unless that is null.
+    """As in transformers, `use_sliding_window` gives layers from `max_window_layers` on a window, unless that is null.
     Refused even where `layer_types` says otherwise: then it is not clear what is meant."""
     window = text.value.get("sliding_window", 4096)
     first = text.integer("max_window_layers", 28, minimum=0)
