@@ -10,6 +10,7 @@ from qpack_schemas.program import Kind
 BATCHES = (1, 2, 4, 8)
 CONTEXTS = (512, 2048)
 PREFILLS = (16, 64, 256)
+LARGEST = 1 << 20  # of any number of rows, slots or positions: lines of a buffer stay within int32
 DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -42,15 +43,15 @@ def plan_serving(max_context: int, options: Options) -> Serving:
     """
     batches, contexts = options.batches or BATCHES, options.contexts or CONTEXTS
     prefills = options.prefills or PREFILLS
-    for flag, values in (("--batch", batches), ("--context", contexts), ("--prefill", prefills)):
-        if min(values) < 1:
-            raise UsageError(f"{flag} {','.join(map(str, values))}: every number must be 1 or more")
+    slots = max(batches) if options.slots is None else options.slots
+    for flag, values in (("--batch", batches), ("--context", contexts), ("--prefill", prefills), ("--slots", [slots])):
+        if min(values) < 1 or max(values) > LARGEST:
+            raise UsageError(f"{flag} {','.join(map(str, values))}: every number must be from 1 to {LARGEST:,}")
     if options.contexts and max(contexts) > max_context:
         raise UsageError(
             f"--context {max(contexts)} is longer than the model's max_position_embeddings {max_context}",
             remedy=f"ask for at most {max_context}",
         )
-    slots = max(batches) if options.slots is None else options.slots
     if slots < max(batches):
         raise UsageError(f"--slots {slots} is less than the largest batch {max(batches)}", remedy="raise --slots")
     lengths = sorted({min(context, max_context) for context in contexts})

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.bundle_rules import shared_buffers
+from qpack_schemas.errors import FitError
 from qpack_schemas.program import ALIGNMENT, Buffer
 
 DTYPES: Mapping[str, type] = {
@@ -19,14 +20,19 @@ DTYPES: Mapping[str, type] = {
 
 
 class Arenas:
-    """Arenas state, io and work in host memory, and the weight files mapped read-only."""
+    """Arenas state, io and work in host memory, and the weight files mapped read-only. Raises FitError."""
 
     def __init__(self, bundle: Bundle):
         memory = bundle.manifest["memory"]
         self.shared = shared_buffers(bundle.manifest)
-        self.state = _allocate(memory["state_bytes"])
-        self.io = _allocate(memory["io_bytes"])
-        self.work = _allocate(max(memory["work_bytes"].values()))
+        sizes = memory["state_bytes"], memory["io_bytes"], max(memory["work_bytes"].values())
+        try:
+            self.state, self.io, self.work = map(_allocate, sizes)
+        except MemoryError:
+            raise FitError(
+                f"state, io and work take {sum(sizes):,} bytes, more than this host gives",
+                remedy="build with fewer --slots or a smaller --context",
+            ) from None
         maps: dict[Path, np.ndarray] = {}
         self.weights: dict[str, np.ndarray] = {}
         for name, (path, span) in bundle.tensors.items():
