@@ -48,7 +48,8 @@ class Checkpoint:
         qpack does not package.
         """
         if not directory.is_dir():
-            raise InputError("is no directory", where=str(directory), remedy="name the directory of a checkpoint")
+            remedy = "name the directory of a checkpoint; one on the Hub is fetched by `hf download NAME --local-dir DIR`"
+            raise InputError("is no directory", where=str(directory), remedy=remedy)
         document = JsonObject.load(directory / CONFIG)
         config = read_model_config(document.value, document.path)
         weights = find_weights(directory)

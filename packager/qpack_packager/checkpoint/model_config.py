@@ -7,7 +7,7 @@ from qpack_packager.checkpoint.family import read_family
 from qpack_packager.checkpoint.json_object import JsonObject
 from qpack_packager.checkpoint.refusals import refuse_sliding_window, refuse_unsupported
 from qpack_packager.checkpoint.rope import read_rope
-from qpack_schemas.errors import UnsupportedError
+from qpack_schemas.errors import InputError, UnsupportedError
 from qpack_schemas.strict_json import JsonValue
 
 LayerType = Literal["full_attention", "linear_attention"]
@@ -54,8 +54,8 @@ class ModelConfig:
 def read_model_config(document: JsonValue, where: str) -> ModelConfig:
     """`where` is the path of the config.json that `document` came from.
 
-    Raises UnsupportedError naming field and value for what qpack does not implement and for sizes that contradict each
-    other, InputError for an absent key or a value of a wrong type.
+    Raises UnsupportedError naming field and value for what qpack does not implement, InputError for an absent key, a value
+    of a wrong type and sizes that contradict each other.
     """
     top = JsonObject(document, where)
     text = top.object("text_config") or top
@@ -107,7 +107,7 @@ def _layers(text: JsonObject, family: str) -> tuple[LayerType, ...]:
         interval = text.integer("full_attention_interval", 4) if family == "qwen3_5" else 1
         listed = ["linear_attention" if i % interval else "full_attention" for i in range(1, count + 1)]
     elif len(listed) != count:
-        raise UnsupportedError(
+        raise InputError(
             f"layer_types has {len(listed)} entries, num_hidden_layers is {count}", where=text.at("layer_types")
         )
     layers: list[LayerType] = []
@@ -141,4 +141,4 @@ def _delta(text: JsonObject) -> DeltaConfig:
 
 def _require_multiple(text: JsonObject, key: str, value: int, divisor_key: str, divisor: int) -> None:
     if value % divisor:
-        raise UnsupportedError(f"{key} {value} is not a multiple of {divisor_key} {divisor}", where=text.at(key))
+        raise InputError(f"{key} {value} is not a multiple of {divisor_key} {divisor}", where=text.at(key))

@@ -6,13 +6,14 @@ same position, so `mrope_*` changes nothing.
 """
 
 from qpack_packager.checkpoint.json_object import JsonObject
-from qpack_schemas.errors import UnsupportedError
+from qpack_schemas.errors import InputError, UnsupportedError
 
 DEFAULT_THETA = 10000.0
 
 
 def read_rope(text: JsonObject, family: str, head_dim: int) -> tuple[int, float]:
-    """(rotated dimensions, at the front of each head; base of the frequencies). Raises UnsupportedError if scaled."""
+    """(rotated dimensions, at the front of each head; base of the frequencies). Raises UnsupportedError if scaled,
+    InputError for an odd number of dimensions."""
     rope = text.object("rope_scaling") or text.object("rope_parameters") or JsonObject({}, text.path, text.pointer)
     for key, value in rope.value.items():
         if isinstance(value, dict):
@@ -33,7 +34,7 @@ def read_rope(text: JsonObject, family: str, head_dim: int) -> tuple[int, float]
         raise UnsupportedError(f"partial_rotary_factor {factor} is not supported in {family}", where=where)
     rotary_dim = int(head_dim * factor)
     if rotary_dim < 2 or rotary_dim % 2:
-        raise UnsupportedError(
+        raise InputError(
             f"{factor} of head_dim {head_dim} rotates {rotary_dim} dimensions, which must be an even number above 0",
             where=text.at("head_dim"),
         )

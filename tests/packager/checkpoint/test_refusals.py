@@ -94,13 +94,10 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
         ("qwen3", {"partial_rotary_factor": 0.5}, "/partial_rotary_factor", "0.5"),
         ("qwen3_5", {"rope_parameters": None, "partial_rotary_factor": 2}, "/text_config/partial_rotary_factor", "2"),
         ("qwen3", {"rope_scaling": {"partial_rotary_factor": 0.5}}, "/rope_scaling/partial_rotary_factor", "0.5"),
-        ("qwen3", {"head_dim": 127}, "/head_dim", "127"),
-        ("qwen3_5_text", {"rope_parameters": ABSENT, "head_dim": 36}, "/head_dim", "9"),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": 2}, "/sliding_window", "32768"),
         ("qwen3", {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 64}, "/sliding_window", "64"),
         ("qwen3", {"layer_types": ["full_attention"] * 4 + ["sliding_attention"]}, "/layer_types/4", "sliding"),
         ("qwen3", {"layer_types": ["linear_attention"] * 5}, "/layer_types/0", "'linear_attention'"),
-        ("qwen3_5_text", {"layer_types": ["full_attention"] * 8}, "/layer_types", "8"),
         ("qwen2", {"hidden_act": "gelu"}, "/hidden_act", '"gelu"'),
         ("qwen3_5", {"attn_output_gate": False}, "/text_config/attn_output_gate", "false"),
         ("qwen3", {"is_causal": False}, "/is_causal", "false"),
@@ -108,10 +105,6 @@ YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
         ("qwen3", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "/quantization_config", "gptq"),
         ("qwen3_5", {"quantization_config": {"quant_method": "fp8"}}, "/text_config/quantization_config", "fp8"),
         ("qwen3", {"per_layer_config": {"0": {"intermediate_size": 1}}}, "/per_layer_config", "intermediate_size"),
-        ("qwen2", {"num_attention_heads": 15}, "/num_attention_heads", "15"),
-        ("qwen2", {"hidden_size": 897}, "/hidden_size", "897"),
-        ("qwen3", {"num_key_value_heads": 3}, "/num_attention_heads", "num_key_value_heads 3"),
-        ("qwen3_5_text", {"linear_num_value_heads": 24}, "/linear_num_value_heads", "linear_num_key_heads 16"),
     ],
 )  # fmt: skip
 def test_what_is_not_implemented_is_refused_naming_field_and_value(
@@ -119,6 +112,26 @@ def test_what_is_not_implemented_is_refused_naming_field_and_value(
 ):
     read_model_config(edited(model), "config.json")  # refused for the change alone
     error = unsupported(edited(model, **changes))
+    assert error.where == f"config.json#{pointer}"
+    assert shown in error.message
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "pointer", "shown"),
+    [
+        ("qwen3", {"head_dim": 127}, "/head_dim", "127"),
+        ("qwen3_5_text", {"rope_parameters": ABSENT, "head_dim": 36}, "/head_dim", "9"),
+        ("qwen3_5_text", {"layer_types": ["full_attention"] * 8}, "/layer_types", "8"),
+        ("qwen2", {"num_attention_heads": 15}, "/num_attention_heads", "15"),
+        ("qwen2", {"hidden_size": 897}, "/hidden_size", "897"),
+        ("qwen3", {"num_key_value_heads": 3}, "/num_attention_heads", "num_key_value_heads 3"),
+        ("qwen3_5_text", {"linear_num_value_heads": 24}, "/linear_num_value_heads", "linear_num_key_heads 16"),
+    ],
+)  # fmt: skip
+def test_sizes_that_contradict_each_other_are_refused_naming_both(
+    model: str, changes: dict[str, Any], pointer: str, shown: str
+):
+    error = wrong(edited(model, **changes))
     assert error.where == f"config.json#{pointer}"
     assert shown in error.message
 
