@@ -1,12 +1,13 @@
-"""Hypothesis without time limits: the same examples each time in `make test`, fresh ones in `make nightly`. Bundles that
-many tests open are built once."""
+"""Hypothesis without time limits: the same examples each time in `make test`, fresh ones in `make nightly`. Bundles
+that many tests open are built once."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundles import ASSETS, build_bundle
 from hypothesis import HealthCheck, settings
+
+from bundles import ASSETS, build_bundle
 
 settings.register_profile("qpack", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("nightly", settings.get_profile("qpack"), derandomize=False, max_examples=1000)
@@ -15,7 +16,8 @@ settings.load_profile("qpack")
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """tiny_bundle("tiny-qwen3_5"): the bundle of a trained checkpoint in tests/assets. Only for reading: copy to change it."""
+    """tiny_bundle("tiny-qwen3_5"): the bundle of a trained checkpoint in tests/assets. Only for reading: copy to
+    change it."""
     built: dict[str, Path] = {}
 
     def get(name: str) -> Path:

@@ -1,14 +1,16 @@
 """transformers on the weights that a bundle holds: what the executors are compared with."""
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 import transformers
+from safetensors import safe_open
+
 from qpack_runtime.reference.marlin import dequantize
 from qpack_schemas.bundle import Bundle
-from safetensors import safe_open
 
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_5": "Qwen3_5"}
 
@@ -31,8 +33,9 @@ def bundle_tensors(bundle: Bundle) -> dict[str, np.ndarray]:
         with safe_open(path, "pt") as handle:
             for name in handle.keys():  # noqa: SIM118
                 tensor = handle.get_tensor(name)
-                raw = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor
-                tensors[name] = np.asarray(raw)
+                if tensor.dtype == torch.bfloat16:  # which torch cannot hand to numpy
+                    tensor = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+                tensors[name] = np.asarray(tensor)
     return tensors
 
 
@@ -82,7 +85,7 @@ def dequantized_state(bundle: Bundle, checkpoint: Path) -> dict[str, np.ndarray]
     return {n: t for n, t in state.items() if not n.startswith(("mtp.", "model.visual."))}
 
 
-def transformers_model(checkpoint: Path, state: dict[str, np.ndarray] | None = None) -> torch.nn.Module:
+def transformers_model(checkpoint: Path, state: dict[str, np.ndarray] | None = None) -> Any:
     """The checkpoint's text model in float32, as it is or with the tensors of `state`."""
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     config = getattr(config, "text_config", config)

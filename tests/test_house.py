@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-# Command lines that need no more than `pip install qpack-llm`, with how they end. BUNDLE is a whole one, `tests` is none.
+# Command lines that need no more than `pip install qpack-llm`, with how they end. BUNDLE is a whole one, `tests` is
+# none.
 BASE_COMMANDS = {
     "--help": 0,
     "build --help": 0,

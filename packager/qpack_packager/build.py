@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from qpack_schemas.bundle_rules import PROGRAM_PATHS
-from qpack_schemas.program import Buffer
-from qpack_schemas.strict_json import dump_compact
 
 from qpack_packager.bundle_writer import BundleWriter, refuse_existing, writing
 from qpack_packager.describe import describe
@@ -15,6 +12,9 @@ from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
 from qpack_packager.text_files import add_text_files
 from qpack_packager.weights import make
+from qpack_schemas.bundle_rules import PROGRAM_PATHS
+from qpack_schemas.program import Buffer
+from qpack_schemas.strict_json import dump_compact
 
 QUANT_LOG = "quant_log.jsonl"
 

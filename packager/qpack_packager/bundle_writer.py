@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import UsageError
@@ -26,7 +27,7 @@ _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32
 
 
 class BundleWriter:
-    """Files of a bundle that does not exist yet. Every file is synced to disk and entered in `files` with its digest."""
+    """Files of a bundle that does not exist yet; each is synced to disk and entered in `files` with its digest."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -57,21 +58,9 @@ class BundleWriter:
         (file, sha256 of the tensor's bytes)."""
         places: dict[str, tuple[str, str]] = {}
         for path, plan in plan_weights(layout).items():
-
-            def chunks(plan=plan, path=path) -> Iterator[bytes | memoryview]:  # bound now: the loop goes on
-                yield plan.header
-                for name, span in plan.spans.items():
-                    if name.startswith(PAD_PREFIX):
-                        yield bytes(span.bytes)
-                        continue
-                    made, array = next(arrays)
-                    if (made, array.dtype.name, array.shape) != (name, _DTYPES[span.dtype], span.shape):
-                        raise AssertionError(f"{made} {array.dtype} {array.shape} is not the planned {name} {span}")
-                    data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-                    places[name] = path, hashlib.sha256(data).hexdigest()
-                    yield data
-
-            self._write(path, chunks())
+            digests: dict[str, str] = {}
+            self._write(path, _stream(plan, arrays, digests))
+            places |= {name: (path, digest) for name, digest in digests.items()}
         if (more := next(arrays, None)) is not None:
             raise AssertionError(f"{more[0]} is made, but not planned")
         return places
@@ -82,6 +71,23 @@ class BundleWriter:
         raw = seal({**manifest, "files": files})
         self._write(MANIFEST, [raw])
         return open_bundle(self.folder, digests=False).bundle_id
+
+
+def _stream(
+    plan: TensorFilePlan, arrays: Iterator[tuple[str, np.ndarray]], digests: dict[str, str]
+) -> Iterator[bytes | memoryview]:
+    """The bytes of one weight file, tensor by tensor; enters the sha256 of each into `digests`."""
+    yield plan.header
+    for name, span in plan.spans.items():
+        if name.startswith(PAD_PREFIX):
+            yield bytes(span.bytes)
+            continue
+        made, array = next(arrays)
+        if (made, array.dtype.name, array.shape) != (name, _DTYPES[span.dtype], span.shape):
+            raise AssertionError(f"{made} {array.dtype} {array.shape} is not the planned {name} {span}")
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        digests[name] = hashlib.sha256(data).hexdigest()
+        yield data
 
 
 def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
@@ -126,7 +132,9 @@ def writing(output: Path) -> Iterator[BundleWriter]:
 
 def refuse_existing(output: Path) -> None:
     if output.exists() or output.is_symlink():
-        raise UsageError("exists already; qpack never writes over a bundle", where=str(output), remedy="remove it first")
+        raise UsageError(
+            "exists already; qpack never writes over a bundle", where=str(output), remedy="remove it first"
+        )
     nearest = next(parent for parent in output.absolute().parents if parent.exists())
     if not nearest.is_dir():
         raise UsageError("is a file, so no bundle can be made in it", where=str(nearest), remedy="name another output")

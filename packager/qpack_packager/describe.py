@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from qpack_packager.prepare import Prepared
+from qpack_packager.quantize.marlin import GROUP
 from qpack_schemas.bundle_files import sha256_of
 from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Model, Source, Tensor, TextFile
 from qpack_schemas.memory import account
 from qpack_schemas.strict_json import JsonValue
-
-from qpack_packager.prepare import Prepared
-from qpack_packager.quantize.marlin import GROUP
 
 FORMS = {"q": "marlin_codes", "scale": "marlin_scales"}
 

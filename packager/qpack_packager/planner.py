@@ -1,8 +1,8 @@
 """Placement of work buffers: offsets in bytes per row from lifetimes, so that one plan serves every bucket.
 
 Placing intervals of given size and lifetime in the least memory is dynamic storage allocation (NP-hard); greedy orders
-come close. Several orders are tried; in each, the buffer that ends highest is placed first in the next round. The smallest
-plan wins, and one that reaches the lower bound ends the search.
+come close. Several orders are tried; in each, the buffer that ends highest is placed first in the next round. The
+smallest plan wins, and one that reaches the lower bound ends the search.
 """
 
 from collections.abc import Callable, Mapping

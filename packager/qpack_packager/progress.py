@@ -1,18 +1,15 @@
-"""Long work tells how far it is: a bar on a terminal, plain lines elsewhere, JSON events on request; always on stderr."""
+"""Long work tells how far it is, on stderr: a bar on a terminal, plain lines elsewhere, JSON events on request."""
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal
 
 Mode = Literal["auto", "plain", "json"]
 
 
-class Step(Protocol):
-    """Called with what has just been finished, once per unit of work."""
-
-    def __call__(self, name: str) -> None: ...
+Step = Callable[[str], None]  # called with what has just been finished, once per unit of work
 
 
 class Progress:
@@ -27,8 +24,8 @@ class Progress:
     def phase(self, name: str, total: int) -> Iterator[Step]:
         """A phase of `total` units of work."""
         if self.mode == "bar":
-            with self._bar(name, total) as step:
-                yield step
+            with self._bar(name, total) as advance:
+                yield advance
             return
         self._event({"event": "phase", "phase": name, "total": total}, f"{name} ({total})")
         done, tenths = 0, 0

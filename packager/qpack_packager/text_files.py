@@ -5,10 +5,6 @@ Only clean UTF-8 enters: a byte order mark, another encoding, NaN in JSON or a d
 
 from pathlib import Path
 
-from qpack_schemas.bundle_files import sha256_of
-from qpack_schemas.manifest import TextFile
-from qpack_schemas.strict_json import load_strict, load_text
-
 from qpack_packager.bundle_writer import BundleWriter
 from qpack_packager.checkpoint.checkpoint import CONFIG
 from qpack_packager.checkpoint.tokenizer_facts import (
@@ -18,6 +14,9 @@ from qpack_packager.checkpoint.tokenizer_facts import (
     TOKENIZER_CONFIG,
     read_chat_template,
 )
+from qpack_schemas.bundle_files import sha256_of
+from qpack_schemas.manifest import TextFile
+from qpack_schemas.strict_json import load_strict, load_text
 
 JSON_FILES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION_CONFIG)
 LICENSE_GLOBS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")

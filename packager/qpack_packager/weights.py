@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from qpack_schemas.errors import InputError
 
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.lowering.modules import Module, Rows
 from qpack_packager.quantize.marlin import pack, permute_scales
 from qpack_packager.quantize.rtn import Quantized, quantize
 from qpack_packager.rope_table import rope_table
+from qpack_schemas.errors import InputError
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

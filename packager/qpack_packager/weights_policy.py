@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from qpack_schemas.errors import InputError
 from qpack_schemas.manifest import Rule, TensorCounts
 
-# Names as in the checkpoint after `model.language_model.` became `model.`; the first rule that matches gives the reason.
+# By canonical name (`model.language_model.` became `model.`); the first rule that matches gives the reason.
 KEPT: tuple[tuple[str, str], ...] = (
     ("model.embed_tokens.weight", "the embedding is read by row, not multiplied"),
     ("lm_head.weight", "the head stays in the checkpoint's dtype (--lm-head bf16)"),
@@ -53,7 +53,7 @@ class Accounting:
 
 def _count(rules: Iterable[tuple[str, str]]) -> list[Rule]:
     every = list(rules)
-    return [{"glob": glob, "reason": reason, "tensors": every.count((glob, reason))} for glob, reason in sorted(set(every))]
+    return [{"glob": rule[0], "reason": rule[1], "tensors": every.count(rule)} for rule in sorted(set(every))]
 
 
 def account(present: Iterable[str], used: Iterable[str], *, tied_duplicate: bool, where: str) -> Accounting:

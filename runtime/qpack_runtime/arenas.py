@@ -5,6 +5,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.bundle_rules import shared_buffers
 from qpack_schemas.errors import FitError

@@ -2,15 +2,16 @@
 
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from qpack_schemas.bundle import Bundle, open_bundle
-from qpack_schemas.errors import Finding, IntegrityError
 from tokenizers import Tokenizer
 
 from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.engine import Engine
 from qpack_runtime.reference.executor import ReferenceExecutor
+from qpack_schemas.bundle import Bundle, open_bundle
+from qpack_schemas.errors import Finding, IntegrityError
 
 TOKENIZER = "model/tokenizer.json"
 
@@ -18,6 +19,7 @@ TOKENIZER = "model/tokenizer.json"
 @dataclass(frozen=True)
 class Booted:
     bundle: Bundle
+    executor: ReferenceExecutor
     engine: Engine
     tokenizer: Tokenizer
     token_bytes: TokenBytes
@@ -29,7 +31,8 @@ def boot(path: Path) -> Booted:
     marks = [("", time.perf_counter())]
     bundle = open_bundle(path)
     marks.append(("verify", time.perf_counter()))
-    engine = Engine(ReferenceExecutor(bundle), bundle.manifest)
+    executor = ReferenceExecutor(bundle)
+    engine = Engine(executor, bundle.manifest)
     marks.append(("bind", time.perf_counter()))
     try:
         tokenizer = Tokenizer.from_str((path / TOKENIZER).read_text(encoding="utf-8"))
@@ -38,5 +41,5 @@ def boot(path: Path) -> Booted:
         raise IntegrityError("the tokenizer can't be loaded:", [finding], where=str(path)) from None
     token_bytes = TokenBytes(tokenizer)
     marks.append(("tokenizer", time.perf_counter()))
-    seconds = {name: end - begin for (_, begin), (name, end) in zip(marks, marks[1:], strict=False)}
-    return Booted(bundle, engine, tokenizer, token_bytes, seconds)
+    seconds = {name: end - begin for (_, begin), (name, end) in pairwise(marks)}
+    return Booted(bundle, executor, engine, tokenizer, token_bytes, seconds)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from qpack_schemas.errors import InputError, UnsupportedError, UsageError
 from qpack_schemas.strict_json import load_strict, parse_strict
 

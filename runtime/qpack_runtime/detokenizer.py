@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Character of a byte-level vocabulary -> byte: printable Latin-1 stands for itself, the others for U+0100 onwards."""
+    """Character of a byte-level vocabulary -> byte: printable Latin-1 is itself, the others are U+0100 onwards."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -43,6 +43,6 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """The characters that `token` completes. Bytes of an unfinished one wait for the tokens that follow; if none does,
-        they are no character and are never shown."""
+        """The characters that `token` completes. Bytes of an unfinished one wait for the tokens that follow; if none
+        does, they are no character and are never shown."""
         return self._decoder.decode(self._token_bytes[token])

@@ -1,7 +1,7 @@
 """Feeds sequences through buckets: which bucket runs, what the host writes before a step and reads after it.
 
-The engine keeps what a program may rely on: slots are distinct, positions lie below the bucket's context, sampling tables are
-written before a slot's first row.
+The engine keeps what a program may rely on: slots are distinct, positions lie below the bucket's context, sampling
+tables are written before a slot's first row.
 """
 
 from collections import Counter
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from qpack_schemas.errors import FitError, UsageError
-from qpack_schemas.manifest import Bucket, Manifest
 
 from qpack_runtime.sampling_options import SamplingOptions, write_options
+from qpack_schemas.errors import FitError, UsageError
+from qpack_schemas.manifest import Bucket, Manifest
 
 
 class Executor(Protocol):
@@ -57,7 +57,7 @@ class Engine:
             raise UsageError("the prompt has no tokens", remedy="give at least one character")
         if len(tokens) >= self.context:
             raise FitError(
-                f"the prompt has {len(tokens)} tokens, the bundle's context is {self.context} and the answer needs room",
+                f"the prompt has {len(tokens)} tokens, the bundle's context is {self.context}; the answer needs room",
                 remedy="shorten the prompt or build with a larger --context",
             )
         if wrong := [token for token in tokens if not 0 <= token < self.vocab]:

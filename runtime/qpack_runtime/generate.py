@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qpack_schemas.errors import QpackError
-from qpack_schemas.sampling import NONFINITE
-
 from qpack_runtime.boot import Booted
 from qpack_runtime.detokenizer import Detokenizer
 from qpack_runtime.engine import Choice
 from qpack_runtime.sampling_options import SamplingOptions
+from qpack_schemas.errors import QpackError
+from qpack_schemas.sampling import NONFINITE
 
 FinishReason = Literal["stop", "length"]
 

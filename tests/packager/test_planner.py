@@ -26,7 +26,8 @@ Span = tuple[int, int]
 Values = dict[str, tuple[int, Span]]  # name -> (bytes per row, lifetime)
 
 SPANS = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.tuples(st.integers(1, 5000), SPANS), max_size=40)
+SIZES = st.integers(1, 5000) | st.sampled_from([256, 512, 4096])  # equal ones, so that orders have ties to break
+VALUES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.tuples(SIZES, SPANS), max_size=40)
 
 
 def planned(values: Values) -> dict[str, int]:
@@ -59,6 +60,7 @@ def test_values_that_live_together_never_share_a_byte_and_are_aligned(values: Va
 
 @given(values=VALUES, seed=st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(values: Values, seed: random.Random):
+    values |= dict.fromkeys(("tie0", "tie1", "tie2"), (700, (3, 9)))
     names = list(values)
     seed.shuffle(names)
     assert planned({name: values[name] for name in names}) == planned(values)
@@ -72,14 +74,14 @@ def test_the_lower_bound_is_the_largest_sum_of_what_lives_at_once(values: Values
     assert lower_bound({n: v[0] for n, v in values.items()}, {n: v[1] for n, v in values.items()}) == max(sums)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(60))
 def test_random_programs_take_at_most_15_percent_more_than_the_lower_bound(seed: int):
     rng = random.Random(seed)
-    length = rng.randint(10, 80)
     values: Values = {}
-    for index in range(length):
-        size = rng.choice([rng.randint(1, 1000), rng.randint(1000, 20_000), 1 << rng.randint(8, 15)])
-        values[f"v{index}"] = size, (index, min(length, index + rng.choice([1, 1, 2, 3, rng.randint(1, 20)])))
+    for index in range(rng.randint(10, 60)):
+        first = rng.randint(0, 30)
+        size = rng.choice([rng.randint(1, 2000), rng.randint(1, 40) * 256])
+        values[f"v{index}"] = size, (first, first + rng.randint(0, 12))
     sizes, spans = {n: v[0] for n, v in values.items()}, {n: v[1] for n, v in values.items()}
     offsets = planned(values)
     assert_sound(values, offsets)

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from qpack_packager.rope_table import cos_sin, rope_table
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+from qpack_packager.rope_table import cos_sin, rope_table
 
 
 @pytest.mark.parametrize(("rotary_dim", "theta"), [(64, 1e7), (128, 1e6), (128, 5e6), (8, 1e4)])

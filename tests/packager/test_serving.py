@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qpack_packager.serving import LARGEST, Options, plan_serving
 from qpack_schemas.errors import UsageError
 
@@ -31,7 +32,9 @@ def test_every_size_is_combined_with_every_context_once(
     assert serving.context == max(contexts)
 
 
-@pytest.mark.parametrize(("longest", "contexts"), [(100, {100}), (512, {512}), (1000, {512, 1000}), (2048, {512, 2048})])
+@pytest.mark.parametrize(
+    ("longest", "contexts"), [(100, {100}), (512, {512}), (1000, {512, 1000}), (2048, {512, 2048})]
+)
 def test_default_contexts_never_go_beyond_the_model(longest: int, contexts: set[int]):
     assert {bucket["context"] for bucket in plan_serving(longest, Options()).buckets} == contexts
 

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
+
 from bundles import ASSETS
 from qpack_runtime.chat import TEMPLATE, check_messages, load_messages, render
 from qpack_schemas.errors import InputError, UnsupportedError, UsageError
-from transformers import PreTrainedTokenizerFast
 
 TALK = [
     {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Ça va?\n\"quoted\" <b>& 你好"},
+    {"role": "user", "content": 'Ça va?\n"quoted" <b>& 你好'},
     {"role": "assistant", "content": "Fine."},
     {"role": "user", "content": [{"type": "text", "text": "And {{ you }}?"}]},
 ]
@@ -22,7 +23,8 @@ TEMPLATES = {
     "trimmed blocks and json": "{%- for m in messages %}\n    {%- if m.content is string %}\n  {{ m | tojson }}\n"
     "    {%- else %}\n{{ m.content | tojson(indent=2) }}\n    {%- endif %}\n{%- endfor %}\n",
     "loop controls and namespaces": "{%- set ns = namespace(n=0) %}{%- for m in messages %}{%- set ns.n = ns.n + 1 %}"
-    "{%- if m.role == 'system' %}{% continue %}{% endif %}{{ loop.index0 }}:{{ m.role.upper() }};{%- endfor %}{{ ns.n }}",
+    "{%- if m.role == 'system' %}{% continue %}{% endif %}{{ loop.index0 }}:{{ m.role.upper() }};{%- endfor %}"
+    "{{ ns.n }}",
 }
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qpack_runtime.boot import Booted, boot
 from qpack_runtime.generate import generate, require_token
 from qpack_runtime.sampling_options import SamplingOptions
@@ -18,12 +20,8 @@ def booted(tiny_bundle: Callable[[str], Path]) -> Booted:
     return boot(tiny_bundle("tiny-qwen3_5"))
 
 
-def tokens_of(booted: Booted, prompt: list[int], count: int, **options: object) -> list[int]:
-    generation = None
-    for generation in generate(booted, prompt, max_tokens=count, options=SamplingOptions(**options)):
-        pass
-    assert generation is not None
-    return generation.output_ids
+def tokens_of(booted: Booted, prompt: list[int], count: int, **options: Any) -> list[int]:
+    return list(generate(booted, prompt, max_tokens=count, options=SamplingOptions(**options)))[-1].output_ids
 
 
 @given(length=st.integers(1, 1000))
@@ -130,7 +128,7 @@ def test_a_reused_slot_forgets_the_sequence_before(booted: Booted):
 
 def test_logits_that_are_not_finite_end_the_sequence_with_an_error(tiny_bundle: Callable[[str], Path]):
     broken = boot(tiny_bundle("tiny-qwen3_5"))
-    executor = broken.engine.executor
+    executor = broken.executor
     executor.state("slot_token")[:] = 1
     choice = broken.engine.prefill(0, [5])
     assert choice.status == 0

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
 from bundles import ASSETS, build_bundle
 from checkpoints import published_form, random_checkpoint
 from oracle import dequantized_state, transformers_model
@@ -22,13 +24,17 @@ CHECKPOINTS = {
     "trained qwen3": lambda folder: ASSETS / "tiny-qwen3",
     "trained qwen3_5": lambda folder: ASSETS / "tiny-qwen3_5",
     "published qwen3_5": lambda folder: published_form(ASSETS / "tiny-qwen3_5", folder),
-    "random qwen2": lambda folder: random_checkpoint(folder, "qwen2", tied=False, hidden_size=192, intermediate_size=200,
-                                                     num_attention_heads=6, vocab_size=520, initializer_range=0.1),
-    "random qwen3 with biases": lambda folder: random_checkpoint(folder, "qwen3", attention_bias=True, head_dim=48,
-                                                                 initializer_range=0.1),
-    "random qwen3_5": lambda folder: random_checkpoint(folder, "qwen3_5", tied=False, hidden_size=160, vocab_size=600,
-                                                       linear_num_key_heads=1, linear_conv_kernel_dim=3,
-                                                       initializer_range=0.1, attention_bias=True),
+    "random qwen2": lambda folder: random_checkpoint(
+        folder, "qwen2", tied=False, hidden_size=192, intermediate_size=200, num_attention_heads=6, vocab_size=520,
+        initializer_range=0.1,
+    ),
+    "random qwen3 with biases": lambda folder: random_checkpoint(
+        folder, "qwen3", attention_bias=True, head_dim=48, initializer_range=0.1
+    ),
+    "random qwen3_5": lambda folder: random_checkpoint(
+        folder, "qwen3_5", tied=False, hidden_size=160, vocab_size=600, linear_num_key_heads=1,
+        linear_conv_kernel_dim=3, attention_bias=True, initializer_range=0.1,
+    ),
 }  # fmt: skip
 
 
@@ -36,7 +42,7 @@ CHECKPOINTS = {
 class Pair:
     checkpoint: Path
     bundle: Path
-    model: torch.nn.Module
+    model: Any  # of transformers
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """transformers' logits [T, vocab] of a whole sequence."""
@@ -72,7 +78,7 @@ def test_chunked_and_padded_prefill_equals_transformers_at_several_positions(pai
         start += length
         bucket = max(booted.engine.runs, key=lambda name: booted.engine.runs[name])
         booted.engine.runs.clear()
-        assert_close(booted.engine.executor.io(bucket)["logits"][0], wanted[start - 1])
+        assert_close(booted.executor.io(bucket)["logits"][0], wanted[start - 1])
 
 
 def test_decode_of_slots_at_different_positions_equals_transformers(pair: Pair):
@@ -82,14 +88,14 @@ def test_decode_of_slots_at_different_positions_equals_transformers(pair: Pair):
     wanted = {slot: pair.logits(text) for slot, text in texts.items()}
     for slot, length in lengths.items():
         booted.engine.prefill(slot, texts[slot][:length])
-    slot_token = booted.engine.executor.state("slot_token")
+    slot_token = booted.executor.state("slot_token")
     for step in range(24):
         order = [3, 0, 1] if step % 2 else [0, 1, 3]
         for slot in order:
             slot_token[slot] = texts[slot][lengths[slot] + step]
         booted.engine.decode(order)  # three rows in a bucket of four
         context = 128 if lengths[0] + step < 128 else 256
-        logits = booted.engine.executor.io(f"decode-b4-c{context}")["logits"]
+        logits = booted.executor.io(f"decode-b4-c{context}")["logits"]
         for row, slot in enumerate(order):
             assert_close(logits[row], wanted[slot][lengths[slot] + step])
 
@@ -98,11 +104,14 @@ def test_64_greedy_tokens_equal_transformers(pair: Pair):
     booted = boot(pair.bundle)
     prompt = booted.tokenizer.encode(PROMPT).ids
     booted.bundle.manifest["model"]["eos_token_ids"] = []  # decode on, whatever the model says
-    for generation in generate(booted, prompt, max_tokens=64):
-        pass
-    tensor = torch.tensor([prompt])
-    settings = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None, "attention_mask": torch.ones_like(tensor)}
-    real = booted.engine.vocab  # padded ids exist in transformers and are never sampled here
-    settings["suppress_tokens"] = list(range(real, pair.model.config.vocab_size)) or None
+    generation = list(generate(booted, prompt, max_tokens=64))[-1]
+    tensor, padded = torch.tensor([prompt]), range(booted.engine.vocab, booted.bundle.manifest["model"]["vocab_size"])
+    settings: dict[str, Any] = {
+        "max_new_tokens": 64,
+        "do_sample": False,
+        "eos_token_id": None,
+        "attention_mask": torch.ones_like(tensor),
+        "suppress_tokens": list(padded) or None,  # ids beyond the tokenizer's exist there and are never sampled here
+    }
     wanted = pair.model.generate(tensor, **settings)[0, len(prompt) :].tolist()
     assert generation.output_ids == wanted

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import SMALL, build_bundle
-from checkpoints import random_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bundles import SMALL, build_bundle
+from checkpoints import random_checkpoint
 from oracle import dequantized_state, transformers_model
 from qpack_runtime.boot import boot
 from qpack_runtime.sampling_options import SamplingOptions
@@ -72,7 +73,7 @@ def test_logits_equal_transformers_whatever_the_sizes(model: tuple[str, dict[str
         booted.engine.prefill_chunk(1, start, ids[start : start + length])
         start += length
     for position in range(start, LENGTH):
-        booted.engine.executor.state("slot_token")[1] = ids[position]
+        booted.executor.state("slot_token")[1] = ids[position]
         booted.engine.decode([1])
-        got = booted.engine.executor.io("decode-b1-c64")["logits"][0][: wanted.shape[1]]
+        got = booted.executor.io("decode-b1-c64")["logits"][0][: wanted.shape[1]]
         assert np.abs(got - wanted[position]).max() < 1e-4 * np.abs(wanted[position]).max()

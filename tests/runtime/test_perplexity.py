@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from bundles import ASSETS, build_bundle
 from oracle import transformers_model
 from qpack_packager.serving import Options
@@ -25,7 +26,7 @@ def log_likelihood(logits: np.ndarray, wanted: np.ndarray) -> float:
 
 def bundle_perplexity(booted: Booted, windows: np.ndarray) -> float:
     """Eight windows at a time through the decode program, each row fed the text's own tokens."""
-    executor, total = booted.engine.executor, 0.0
+    executor, total = booted.executor, 0.0
     for batch in windows.reshape(-1, BATCH, WINDOW):
         booted.engine.positions[:] = [0] * BATCH
         executor.state("slot_position")[:] = 0

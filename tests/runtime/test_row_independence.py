@@ -1,20 +1,20 @@
 """What a row gets depends on its own inputs and its slot's state alone: bit for bit, with garbage everywhere else.
 
-A run is described by how the prompt is cut, which slot it sits in and what runs beside it; all runs must give the same logits
-and leave the same state. The same check must catch bugs of the kinds that recurrent-state models are known for
+A run is described by how the prompt is cut, which slot it sits in and what runs beside it; all runs must give the same
+logits and leave the same state. The same check must catch bugs of the kinds that recurrent-state models are known for
 (vllm#39064, sglang#30974, nano-vllm#258).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from bundles import ASSETS, build_bundle
-from checkpoints import random_checkpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from bundles import ASSETS, build_bundle
+from checkpoints import random_checkpoint
 from qpack_packager.serving import Options
 from qpack_runtime.engine import Engine
 from qpack_runtime.reference import instructions, mixers
@@ -61,7 +61,8 @@ def poison(executor: ReferenceExecutor) -> None:
 
 
 def observe(bundle: Bundle, run: Run, prompt: Sequence[int], seed: int = 0) -> dict[str, bytes]:
-    """The logits behind the prompt and behind each further token, and all that the state holds for the slot afterwards."""
+    """The logits behind the prompt and behind each further token, and all that the state holds for the slot
+    afterwards."""
     executor = ReferenceExecutor(bundle)
     garbage(executor, seed)
     engine = Engine(executor, bundle.manifest)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from drafts import Draft
@@ -70,6 +70,7 @@ def mutate(data: st.DataObject, document: Any) -> None:
                 parent[key] += data.draw(st.sampled_from([-256, -1, 1, 256, 4096]))
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_whatever_is_changed_and_resealed_is_refused_or_runs(
     whole: Draft, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

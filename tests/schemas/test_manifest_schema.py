@@ -180,6 +180,14 @@ def test_a_key_of_the_manifest_that_is_missing_is_named(whole: Draft):
         assert [str(finding) for finding in found] == [f"manifest.json#: {key!r} is a required property"]
 
 
+def test_a_value_too_deep_to_be_printed_is_refused_and_not_printed(whole: Draft):
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    found = check_schema({**whole.manifest, "slots": deep}, MANIFEST, "manifest.json")
+    assert [str(finding) for finding in found] == ["manifest.json#: is nested too deeply"]
+
+
 def test_a_long_value_is_not_printed_whole(whole: Draft):
     draft = whole.copy()
     draft.manifest["slots"] = ["x" * 100_000]

@@ -48,7 +48,7 @@ class Checkpoint:
         qpack does not package.
         """
         if not directory.is_dir():
-            remedy = "name the directory of a checkpoint; one on the Hub is fetched by `hf download NAME --local-dir DIR`"
+            remedy = "name a checkpoint's directory; one on the Hub is fetched by `hf download NAME --local-dir DIR`"
             raise InputError("is no directory", where=str(directory), remedy=remedy)
         document = JsonObject.load(directory / CONFIG)
         config = read_model_config(document.value, document.path)

@@ -54,8 +54,8 @@ class ModelConfig:
 def read_model_config(document: JsonValue, where: str) -> ModelConfig:
     """`where` is the path of the config.json that `document` came from.
 
-    Raises UnsupportedError naming field and value for what qpack does not implement, InputError for an absent key, a value
-    of a wrong type and sizes that contradict each other.
+    Raises UnsupportedError naming field and value for what qpack does not implement, InputError for an absent key, a
+    value of a wrong type and sizes that contradict each other.
     """
     top = JsonObject(document, where)
     text = top.object("text_config") or top

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qpack_schemas.errors import InputError
-from qpack_schemas.program import Arena, Buffer, Instruction, Kind, Program, align
-
 from qpack_packager.lowering.modules import Module, Rows, dense, marlin
 from qpack_packager.weights_policy import kept_reason
+from qpack_schemas.errors import InputError
+from qpack_schemas.program import Arena, Buffer, Instruction, Kind, Program, align
 
 
 class Shared:

@@ -1,15 +1,14 @@
-"""What stands before the first and behind the last layer of every program: which rows there are, which token comes next."""
-
-from qpack_schemas.sampling import BIAS_LIMIT, FLOATS, INTS, TOP_LOGPROBS_LIMIT
+"""What stands before and behind the layers of every program: which rows there are, which token comes next."""
 
 from qpack_packager.lowering.builder import Builder
+from qpack_schemas.sampling import BIAS_LIMIT, FLOATS, INTS, TOP_LOGPROBS_LIMIT
 
 ROW = {"slots": "slots", "positions": "positions"}  # operands that say where a row sits
 SEAT = {"slot_token": "slot_token", "slot_position": "slot_position"}
 
 
 def emit_rows(b: Builder, seats: int, vocab: int) -> tuple[str, str | None]:
-    """Token, slot and position of each row; the only instructions that know of padding. `seats` counts the scratch slot.
+    """Token, slot and position of each row; the only instructions that know of padding. `seats` = slots + scratch.
 
     Returns the names of the tokens and, for prefill, of the last live row's index."""
     for name in SEAT:

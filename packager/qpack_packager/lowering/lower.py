@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qpack_schemas.errors import InputError
-from qpack_schemas.program import KINDS, Buffer, Kind, Program
-
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.lowering.builder import Shared
 from qpack_packager.lowering.modules import Module
@@ -13,6 +10,8 @@ from qpack_packager.lowering.qwen import EMBEDDING, HEAD, QwenLowering
 from qpack_packager.planner import place_work
 from qpack_packager.serving import Serving
 from qpack_packager.weights_policy import Accounting, account
+from qpack_schemas.errors import InputError
+from qpack_schemas.program import KINDS, Buffer, Kind, Program
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ def lower(checkpoint: Checkpoint, serving: Serving, real_vocab_size: int, where:
     shared = Shared({name: (tensor.dtype, tensor.shape) for name, tensor in checkpoint.tensors.items()}, where)
     programs: dict[Kind, Program] = {}
     for kind in KINDS:
-        program = QwenLowering(checkpoint.config, serving, kind, shared).lower(tied=tied, real_vocab_size=real_vocab_size)
-        programs[kind] = place_work(program)
+        lowering = QwenLowering(checkpoint.config, serving, kind, shared)
+        programs[kind] = place_work(lowering.lower(tied=tied, real_vocab_size=real_vocab_size))
     modules = tuple(shared.modules.values())
     used = {rows.tensor for module in modules for rows in module.sources}
     accounting = account(checkpoint.tensors, used, tied_duplicate=tied, where=where)
@@ -39,23 +38,25 @@ def lower(checkpoint: Checkpoint, serving: Serving, real_vocab_size: int, where:
 
 
 def is_tied(checkpoint: Checkpoint, where: str) -> bool:
-    """Whether the head is the embedding. The tensors decide, as in transformers 5: a head that is there and differs is used,
-    whatever the config says; one that is absent must have been declared tied at some level."""
+    """Whether the head is the embedding. The tensors decide, as in transformers 5: a head that is there and differs is
+    used, whatever the config says; one that is absent must have been declared tied at some level."""
     declared = checkpoint.config.declared_tied
     if HEAD in checkpoint.tensors:
         return EMBEDDING in checkpoint.tensors and _same_tensor(checkpoint, HEAD, EMBEDDING)
     if not any(value for _, value in declared):
         said = ", ".join(f"{pointer} is {value}" for pointer, value in declared) or "tie_word_embeddings is absent"
         raise InputError(
-            f"there is no {HEAD!r}, and config.json does not tie it to the embedding ({said})", where=where,
-            remedy="set tie_word_embeddings to true if the model was trained that way; otherwise the file is incomplete",
-        )  # fmt: skip
+            f"there is no {HEAD!r}, and config.json does not tie it to the embedding ({said})",
+            where=where,
+            remedy="set tie_word_embeddings to true if the model was trained so; otherwise a file is incomplete",
+        )
     return True
 
 
 def _same_tensor(checkpoint: Checkpoint, a: str, b: str) -> bool:
     """Bit for bit, a few thousand lines at a time."""
-    if (checkpoint.tensors[a].dtype, checkpoint.tensors[a].shape) != (checkpoint.tensors[b].dtype, checkpoint.tensors[b].shape):
+    kinds = {(checkpoint.tensors[name].dtype, checkpoint.tensors[name].shape) for name in (a, b)}
+    if len(kinds) > 1:
         return False
     lines = [checkpoint.load(name) for name in (a, b)]
     blocks = range(0, len(lines[0]), 4096)

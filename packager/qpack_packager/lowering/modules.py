@@ -1,20 +1,19 @@
-"""Weight modules: how the tensors of a bundle are made from tensors of the checkpoint, decided before any byte is read."""
+"""Weight modules: how a bundle's tensors are made from the checkpoint's, decided before any byte is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from qpack_schemas.program import Buffer
-
 from qpack_packager.quantize.marlin import GROUP, TILE_N
+from qpack_schemas.program import Buffer
 
 Form = Literal["dense", "marlin", "rope_table"]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Lines of a checkpoint tensor, in order. `part` picks the query or the gate half of every head of Qwen3.5's q_proj,
-    which holds head by head first the lines of the query and then those of the gate."""
+    """Lines of a checkpoint tensor, in order. `part` picks the query or the gate half of every head of Qwen3.5's
+    q_proj, which holds head by head first the lines of the query and then those of the gate."""
 
     tensor: str
     part: Literal["", "query", "gate"] = ""

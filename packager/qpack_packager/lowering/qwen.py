@@ -4,14 +4,13 @@ A value has one name: `3.post.x` is the normed input of layer 3's MLP, `3.post.h
 Architecture: transformers' modeling_qwen2, modeling_qwen3 and modeling_qwen3_5.
 """
 
-from qpack_schemas.program import Kind, Program
-
 from qpack_packager.checkpoint.model_config import ModelConfig
 from qpack_packager.lowering.builder import Builder, Shared
 from qpack_packager.lowering.frame import ROW, emit_choice, emit_rows
 from qpack_packager.lowering.modules import Rows, rope_table
 from qpack_packager.quantize.marlin import TILE_N
 from qpack_packager.serving import Serving
+from qpack_schemas.program import Kind, Program
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

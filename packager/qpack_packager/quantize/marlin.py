@@ -1,7 +1,7 @@
 """The Marlin layout of int4 codes: one 128-bit load gives a GPU lane four mma.m16n8k16 B fragments.
 
-Layout published with Marlin (Frantar et al., "MARLIN: Mixed-Precision Auto-Regressive Parallel Inference on LLMs", 2024).
-W is [K, N], the transpose of a Linear's weight; value = (code - 8) * scale. With lane = 4*g + t, the word
+Layout published with Marlin (Frantar et al., "MARLIN: Mixed-Precision Auto-Regressive Parallel Inference on LLMs",
+2024). W is [K, N], the transpose of a Linear's weight; value = (code - 8) * scale. With lane = 4*g + t, the word
 128*nt + 4*lane + j of line kt holds in nibble p = p0 + 2*p1 + 4*p2 (bits 4p .. 4p+3) the code of
 
     k = 16*kt + 8*p0 + 2*t + p2        n = 64*nt + 16*j + 8*p1 + g
@@ -25,6 +25,6 @@ def pack(codes: np.ndarray) -> np.ndarray:
 
 
 def permute_scales(scales: np.ndarray) -> np.ndarray:
-    """[K/128, N] -> the same shape with stored[64b + 8g + m] = scale[64b + g + 8m], the order in which a lane needs them."""
+    """[K/128, N] -> stored[64b + 8g + m] = scale[64b + g + 8m], the order in which a lane needs them."""
     groups, n = scales.shape
     return np.ascontiguousarray(scales.reshape(groups, n // 64, 8, 8).transpose(0, 1, 3, 2)).reshape(groups, n)

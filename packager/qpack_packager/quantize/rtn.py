@@ -1,8 +1,9 @@
 """Round to nearest in groups of 128 with signed scales: value = (code - 8) * scale, code 0..15.
 
-A signed scale turns the group's larger extreme towards code -8, the side with one more code. The smallest scale that keeps
-both extremes within half a step of a code is max(|larger| / 8.5, |smaller| / 7.5); from there a small grid upwards is
-searched for the least squared error. So every weight is within half a step of its source, and none is clipped further.
+A signed scale turns the group's larger extreme towards code -8, the side with one more code. The smallest scale that
+keeps both extremes within half a step of a code is max(|larger| / 8.5, |smaller| / 7.5); from there a small grid
+upwards is searched for the least squared error. So every weight is within half a step of its source, and none is
+clipped further.
 
 Only elementwise IEEE operations and sums of a fixed order are used: the same bytes on every host and thread count.
 """
@@ -52,7 +53,7 @@ def _block(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.float64, np.f
     sign = np.where(high >= -low, -1.0, 1.0)
     larger, smaller = np.maximum(high, -low), np.minimum(high, -low)
     least = np.maximum(larger / 8.5, smaller / 7.5)
-    # Errors are compared in units of a power of two near the group's extreme: exact, and no square leaves float32's range.
+    # Errors are counted in units of a power of two near the extreme: exact, and no square leaves float32's range.
     unit = np.ldexp(1.0, np.clip(np.frexp(larger)[1], -126, 126))
     groups = groups / unit.astype(np.float32)[..., None]
     scales, best = np.zeros(least.shape), np.full(least.shape, np.inf, np.float32)
@@ -103,4 +104,4 @@ def _fold(values: np.ndarray | tuple[np.float64, ...]) -> np.float64:
     vector = np.asarray(values, np.float64)
     padded = np.zeros(1 << max(0, len(vector) - 1).bit_length(), np.float64)
     padded[: len(vector)] = vector
-    return fold_last(padded)
+    return np.float64(fold_last(padded))

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
-from qpack_schemas.bundle import Bundle
-from qpack_schemas.program import Instruction, Program
 
 from qpack_runtime.arenas import Arenas
 from qpack_runtime.reference import instructions, mixers, sampling
 from qpack_runtime.reference.marlin import dequantize
+from qpack_schemas.bundle import Bundle
+from qpack_schemas.program import Instruction, Program
 
 FUNCTIONS: dict[str, Callable[..., None]] = {
     "rows_decode": instructions.rows_decode,
@@ -29,7 +29,8 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
 
 
 class ReferenceExecutor:
-    """Runs the programs of a bundle. `io(bucket)` are the static buffers the host writes before and reads after `run`."""
+    """Runs the programs of a bundle. `io(bucket)` are the static buffers the host writes before and reads after
+    `run`."""
 
     def __init__(self, bundle: Bundle):
         self.arenas = Arenas(bundle)
@@ -61,9 +62,7 @@ class ReferenceExecutor:
 
     def _bind(self, instruction: Instruction, program: Program, rows: int) -> Callable[[], None]:
         buffers = {**self.arenas.shared, **program.buffers}
-        views = {
-            operand.name: self.arenas.view(name, buffers[name], rows) for operand, name in instruction.operands()
-        }
+        views = {operand.name: self.arenas.view(name, buffers[name], rows) for operand, name in instruction.operands()}
         if instruction.op == "linear_int4":
             k, n = views["x"].shape[1], views["y"].shape[1]
             words, scales = views["q"], views["scale"]

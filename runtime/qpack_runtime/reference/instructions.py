@@ -4,6 +4,7 @@ Outputs are filled and updated operands changed in place; R, T, S, ... are the l
 """
 
 import numpy as np
+
 from qpack_schemas.sampling import COUNT_MASK, PROMPT_BIT
 
 
@@ -16,13 +17,15 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def normalize(x: np.ndarray, weight: np.ndarray, eps: float, unit_offset: bool) -> np.ndarray:
-    """float32 [..., H]: x / rms(x) * weight, or * (1 + weight). Zhang & Sennrich, "Root Mean Square Layer Normalization"."""
+    """float32 [..., H]: x / rms(x) * weight, or * (1 + weight). Zhang & Sennrich, "Root Mean Square Layer
+    Normalization"."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True)
     return x / np.sqrt(mean_square + np.float32(eps)) * (f32(weight) + np.float32(unit_offset))
 
 
 def rows_decode(slots, slot_token, slot_position, counts, tokens, positions) -> None:
-    """Each row continues its slot. A row on the scratch slot is padding: token 0 at position 0, whatever lies in its seat."""
+    """Each row continues its slot. A row on the scratch slot is padding: token 0 at position 0, whatever lies in its
+    seat."""
     scratch = len(slot_token) - 1
     for row, slot in enumerate(slots):
         live = slot != scratch
@@ -50,15 +53,15 @@ def embed(tokens, table, y) -> None:
     y[:] = table[tokens]
 
 
-def rms_norm(x, weight, y, *, eps, unit_offset, delta=None, sum=None) -> None:  # noqa: A002 (the operand's name)
+def rms_norm(x, weight, y, *, eps, unit_offset, delta=None, sum=None) -> None:
     """y = norm(x), or with `delta`: sum = x + delta, rounded to the buffer's dtype, and y = norm(sum)."""
     for row in range(len(x)):
-        if delta is not None:
+        if delta is not None and sum is not None:
             sum[row] = f32(x[row]) + f32(delta[row])
-        y[row] = normalize(f32(x[row] if delta is None else sum[row]), weight, eps, unit_offset)
+        y[row] = normalize(f32(x[row] if sum is None else sum[row]), weight, eps, unit_offset)
 
 
-def linear_int4(x, q, scale, y, *, bias=None) -> None:  # noqa: ARG001 (q and scale became one matrix when bound)
+def linear_int4(x, q, scale, y, *, bias=None) -> None:
     """y = x @ W (+ bias); q is bound as float32 [K, N]. One product per row, so that no row sees the batch."""
     for row in range(len(x)):
         product = f32(x[row]) @ q

@@ -16,9 +16,7 @@ def rotate(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.concatenate([a * table[0] - b * table[1], b * table[0] + a * table[1], rest], axis=1)
 
 
-def rope_kv_write(
-    x, rope, slots, positions, k, v, q, *, context, eps, unit_offset, q_norm=None, k_norm=None
-) -> None:
+def rope_kv_write(x, rope, slots, positions, k, v, q, *, context, eps, unit_offset, q_norm=None, k_norm=None) -> None:
     """Columns q | k | v of x: normed per head (if the model does), rotated, k and v written at line slot * context +
     position of the cache. The scratch slot has one line, the last, since its position is always 0."""
     _, heads, dim = q.shape
@@ -26,15 +24,15 @@ def rope_kv_write(
     for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
         values = f32(x[row, : (heads + 2 * groups) * dim]).reshape(-1, dim)
         query, key, value = np.split(values, [heads, heads + groups])
-        if q_norm is not None:
+        if q_norm is not None and k_norm is not None:
             query, key = normalize(query, q_norm, eps, unit_offset), normalize(key, k_norm, eps, unit_offset)
         line = int(slot) * context + int(position)
         q[row], k[line], v[line] = rotate(query, rope[position]), rotate(key, rope[position]), value
 
 
 def attention(q, slots, positions, k, v, y, *, context, gate=None) -> None:
-    """softmax(q k^T / sqrt(D)) v over the positions 0 .. position of the row's slot, heads sharing keys in groups; times
-    sigmoid(gate), the last A * D columns, if there is one."""
+    """softmax(q k^T / sqrt(D)) v over the positions 0 .. position of the row's slot, heads sharing keys in groups;
+    times sigmoid(gate), the last A * D columns, if there is one."""
     _, heads, dim = q.shape
     groups = k.shape[1]
     for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
@@ -63,9 +61,10 @@ def causal_conv1d(x, weight, slots, positions, ring, y) -> None:
 
 
 def gated_delta(u, x, z, ba, a_log, dt_bias, norm, slots, positions, memory, y, *, eps) -> None:
-    """One step of the gated delta rule per row; Yang et al., "Gated Delta Networks". u holds q | k | v, key head j serving
-    value heads j*r .. j*r + r-1; ba, bound as float32 [2N, H], gives beta and the decay; z gates the normed output.
-    The memory [D, E] of each head starts from zero at position 0, by choice and not by product: 0 * NaN is NaN."""
+    """One step of the gated delta rule per row; Yang et al., "Gated Delta Networks". u holds q | k | v, key head j
+    serving value heads j*r .. j*r + r-1; ba, bound as float32 [2N, H], gives beta and the decay; z gates the normed
+    output. The memory [D, E] of each head starts from zero at position 0, by choice and not by product: 0 * NaN is
+    NaN."""
     _, heads, key_dim, value_dim = memory.shape
     key_heads = (u.shape[1] - heads * value_dim) // (2 * key_dim)
     for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):

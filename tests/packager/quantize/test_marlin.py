@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from bundles import ASSETS
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from bundles import ASSETS
 from qpack_packager.quantize.marlin import pack, permute_scales
 from qpack_runtime.reference.marlin import dequantize, unpack, unpermute_scales
 

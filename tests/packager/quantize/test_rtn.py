@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from qpack_packager.quantize import rtn
 from qpack_packager.quantize.rtn import quantize
 
@@ -65,7 +66,8 @@ def test_no_other_scale_of_the_grid_has_less_squared_error(seed: int, kind: str)
 
 
 def test_relative_error_of_gaussian_weights_is_that_of_the_method():
-    """0.117 is absmax / 7 and 0.103 the signed maximum / -8 on Gaussian weights in groups of 128 (computed here too)."""
+    """0.117 is absmax / 7 and 0.103 the signed maximum / -8 on Gaussian weights in groups of 128 (computed here
+    too)."""
     weight = np.random.default_rng(0).standard_normal((256, 1024)).astype(np.float32)
     groups = weight.reshape(-1, 128).astype(np.float64)
     scale = np.abs(groups).max(1, keepdims=True) / 7
