@@ -15,6 +15,7 @@ from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_rules import PROGRAM_PATHS
 from qpack_schemas.errors import BundleError, Finding, IntegrityError
 from qpack_schemas.manifest import seal
+from qpack_schemas.program import Kind
 from qpack_schemas.strict_json import dump_canonical, dump_compact, load_strict
 
 MANIFEST = "manifest.json"
@@ -50,14 +51,14 @@ class Draft:
         replace(folder / MANIFEST, seal(manifest) if resealed else dump_canonical(manifest))
         return folder
 
-    def find(self, op: str, kind: str = "decode") -> tuple[str, dict[str, Any]]:
+    def find(self, op: str, kind: Kind = "decode") -> tuple[str, dict[str, Any]]:
         """The first instruction `op` of a program, and its place."""
         for index, instruction in enumerate(self.programs[kind]["code"]):
             if instruction["op"] == op:
                 return f"{PROGRAM_PATHS[kind]}#/code/{index}", instruction
         raise LookupError(op)
 
-    def edit(self, op: str, part: str, name: str, value: Any, kind: str = "decode") -> str:
+    def edit(self, op: str, part: str, name: str, value: Any, kind: Kind = "decode") -> str:
         """Sets, or with None removes, an operand or attribute of the first instruction `op`."""
         place, instruction = self.find(op, kind)
         entries = instruction.setdefault(part, {})
@@ -67,14 +68,14 @@ class Draft:
             entries[name] = value
         return place
 
-    def entry(self, name: str, kind: str = "decode") -> tuple[str, dict[str, Any]]:
+    def entry(self, name: str, kind: Kind = "decode") -> tuple[str, dict[str, Any]]:
         """A buffer or tensor, wherever it is declared, and its place."""
         if name in self.programs[kind]["buffers"]:
             return f"{PROGRAM_PATHS[kind]}#/buffers/{name}", self.programs[kind]["buffers"][name]
         part = "buffers" if name in self.manifest["buffers"] else "tensors"
         return f"{MANIFEST}#/{part}/{name}", self.manifest[part][name]
 
-    def set(self, name: str, key: str, value: Any, kind: str = "decode") -> str:
+    def set(self, name: str, key: str, value: Any, kind: Kind = "decode") -> str:
         place, entry = self.entry(name, kind)
         entry[key] = value
         return place

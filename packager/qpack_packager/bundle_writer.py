@@ -115,10 +115,12 @@ def writing(output: Path) -> Iterator[BundleWriter]:
     output.parent.mkdir(parents=True, exist_ok=True)
     _sweep(output)
     folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.partial"
-    folder.mkdir()
-    handle = os.open(folder, os.O_RDONLY)
+    unlocked = folder.with_suffix(".new")  # a name that no sweep looks for
+    unlocked.mkdir()
+    handle = os.open(unlocked, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        unlocked.rename(folder)
         yield BundleWriter(folder)
         for directory in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
             _sync(directory)

@@ -3,6 +3,7 @@
 Only clean UTF-8 enters: a byte order mark, another encoding, NaN in JSON or a duplicate key is refused with its place.
 """
 
+import re
 from pathlib import Path
 
 from qpack_packager.bundle_writer import BundleWriter
@@ -15,10 +16,12 @@ from qpack_packager.checkpoint.tokenizer_facts import (
     read_chat_template,
 )
 from qpack_schemas.bundle_files import sha256_of
+from qpack_schemas.errors import InputError
 from qpack_schemas.manifest import TextFile
 from qpack_schemas.strict_json import load_strict, load_text
 
 JSON_FILES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION_CONFIG)
+NAME = r"[A-Za-z0-9._+ -]+"  # as in the manifest's schema
 LICENSE_GLOBS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 
 
@@ -46,5 +49,7 @@ def add_text_files(directory: Path, writer: BundleWriter) -> tuple[list[TextFile
 
 
 def _copy(source: Path, path: str, writer: BundleWriter) -> TextFile:
+    if not re.fullmatch(NAME, source.name):
+        raise InputError("this file name can't be used in a bundle", where=str(source), remedy=f"rename it to {NAME}")
     digest = writer.add(path, load_text(source).encode("utf-8"))
     return {"path": path, "source_sha256": sha256_of(source), "sha256": digest}

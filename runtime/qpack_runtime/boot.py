@@ -11,9 +11,8 @@ from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.engine import Engine
 from qpack_runtime.reference.executor import ReferenceExecutor
 from qpack_schemas.bundle import Bundle, open_bundle
+from qpack_schemas.bundle_rules import TOKENIZER_PATH
 from qpack_schemas.errors import Finding, IntegrityError
-
-TOKENIZER = "model/tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ def boot(path: Path) -> Booted:
     engine = Engine(executor, bundle.manifest)
     marks.append(("bind", time.perf_counter()))
     try:
-        tokenizer = Tokenizer.from_str((path / TOKENIZER).read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str((path / TOKENIZER_PATH).read_text(encoding="utf-8"))
     except Exception as error:  # the library raises bare Exception
-        finding = Finding(TOKENIZER, f"the tokenizers library does not read it: {error}")
+        finding = Finding(TOKENIZER_PATH, f"the tokenizers library does not read it: {error}")
         raise IntegrityError("the tokenizer can't be loaded:", [finding], where=str(path)) from None
     token_bytes = TokenBytes(tokenizer)
     marks.append(("tokenizer", time.perf_counter()))

@@ -15,7 +15,7 @@ from qpack_schemas.bundle_files import MANIFEST, check_files
 from qpack_schemas.bundle_rules import PROGRAM_PATHS, check_layout, read_weight_files
 from qpack_schemas.errors import Finding, InputError, IntegrityError, VersionError
 from qpack_schemas.manifest import CONTRACT_VERSION, KNOWN_FEATURES, SCHEMA_VERSION, Manifest, checksum_of
-from qpack_schemas.program import Program
+from qpack_schemas.program import Kind, Program
 from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import JsonValue, dump_canonical, load_strict
 from qpack_schemas.tensor_file import TensorSpan
@@ -28,7 +28,7 @@ class Bundle:
     path: Path
     bundle_id: str  # sha256 of manifest.json
     manifest: Manifest
-    programs: Mapping[str, Program]  # by kind
+    programs: Mapping[Kind, Program]
     tensors: Mapping[str, tuple[Path, TensorSpan]]
 
 
@@ -43,12 +43,16 @@ def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
     raw, document = _read_manifest(path)
     newer = _check_version(document, path)
     findings = _check_manifest(raw, document, tolerate_unknown=newer)
-    if all(finding.where == MANIFEST for finding in findings):  # it follows the schema
-        findings += check_files(path, cast(Manifest, document)["files"], digests=digests)
-    if findings:  # a file that is not the listed one is not even parsed
+    if any(finding.where != MANIFEST for finding in findings):  # it does not follow the schema
         raise _damaged(path, findings)
     manifest = cast(Manifest, document)
-    programs, findings = _read_programs(path, manifest, tolerate_unknown=newer)
+    broken, readable = check_files(path, manifest["files"], digests=digests)
+    findings += broken
+    if any(entry["path"] not in readable for entry in manifest["files"]):
+        raise _damaged(path, findings)
+    # A file with a wrong digest is still looked into: which buffer is wrong tells more than that something is.
+    programs, broken = _read_programs(path, manifest, tolerate_unknown=newer)
+    findings += broken
     tensors, broken = read_weight_files(path, manifest)
     findings += broken
     if len(programs) == len(PROGRAM_PATHS):
@@ -128,9 +132,9 @@ def _check_manifest(raw: bytes, document: JsonValue, *, tolerate_unknown: bool) 
 
 def _read_programs(
     path: Path, manifest: Manifest, *, tolerate_unknown: bool
-) -> tuple[dict[str, Program], list[Finding]]:
+) -> tuple[dict[Kind, Program], list[Finding]]:
     listed = {entry["path"] for entry in manifest["files"]}
-    programs: dict[str, Program] = {}
+    programs: dict[Kind, Program] = {}
     findings: list[Finding] = []
     for kind, file in PROGRAM_PATHS.items():
         if file not in listed:

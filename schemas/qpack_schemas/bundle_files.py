@@ -26,8 +26,10 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) -> list[Finding]:
-    """Findings of the directory `root` against the manifest's `files`; with `digests` every byte is read."""
+def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) -> tuple[list[Finding], set[str]]:
+    """Findings of the directory `root` against the manifest's `files`; with `digests` every byte is read.
+
+    Also the paths that are regular files of the bundle itself, whole or not: no other may be opened."""
     findings: list[Finding] = []
     entries = {entry["path"]: (f"{MANIFEST}#/files/{index}", entry) for index, entry in enumerate(listed)}
     if len(entries) < len(listed):
@@ -43,7 +45,7 @@ def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) ->
             findings.append(Finding(path, f"is missing ({place} lists {entry['bytes']} bytes)"))
         elif not present[path]:
             findings += _compare(root / path, path, entry, digests=digests)
-    return sorted(findings)
+    return sorted(findings), {path for path, problem in present.items() if not problem}
 
 
 def _walk(root: Path) -> Iterator[tuple[str, str]]:

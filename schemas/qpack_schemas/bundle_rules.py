@@ -7,11 +7,12 @@ from qpack_schemas.errors import Finding, InputError
 from qpack_schemas.manifest import Manifest
 from qpack_schemas.memory import account, most_rows
 from qpack_schemas.placement_rules import check_arena, check_work_plan
-from qpack_schemas.program import KINDS, Buffer, Program
+from qpack_schemas.program import KINDS, Buffer, Kind, Program
 from qpack_schemas.program_rules import check_code
 from qpack_schemas.tensor_file import ALIGNMENT, CODES, PAD_PREFIX, TensorSpan, read_spans
 
-PROGRAM_PATHS = {kind: f"programs/{kind}.json" for kind in KINDS}
+PROGRAM_PATHS: Mapping[Kind, str] = {"decode": "programs/decode.json", "prefill": "programs/prefill.json"}
+TOKENIZER_PATH = "model/tokenizer.json"
 
 
 def shared_buffers(manifest: Manifest) -> dict[str, Buffer]:
@@ -24,11 +25,13 @@ def read_weight_files(root: Path, manifest: Manifest) -> tuple[dict[str, tuple[s
     """Tensor name -> (file, span) for every tensor of the manifest, and what does not agree with the files."""
     findings: list[Finding] = []
     found: dict[str, tuple[str, TensorSpan]] = {}
+    unreadable: set[str] = set()
     for file in sorted({entry["path"] for entry in manifest["files"] if entry["path"].startswith("weights/")}):
         try:
             spans = read_spans(root / file)
         except (InputError, OSError) as error:
             findings.append(Finding(file, str(error.message if isinstance(error, InputError) else error)))
+            unreadable.add(file)
             continue
         for name, span in spans.items():
             if name.startswith(PAD_PREFIX):
@@ -41,7 +44,8 @@ def read_weight_files(root: Path, manifest: Manifest) -> tuple[dict[str, tuple[s
     for name, tensor in manifest["tensors"].items():
         place = f"manifest.json#/tensors/{name}"
         if name not in found:
-            findings.append(Finding(place, f"is not in {tensor['file']}"))
+            if tensor["file"] not in unreadable:
+                findings.append(Finding(place, f"is not in {tensor['file']}"))
             continue
         file, span = found[name]
         says = tensor["file"], CODES[tensor["dtype"]], tuple(tensor["shape"])
@@ -52,7 +56,7 @@ def read_weight_files(root: Path, manifest: Manifest) -> tuple[dict[str, tuple[s
     return found, findings
 
 
-def check_layout(manifest: Manifest, programs: Mapping[str, Program]) -> list[Finding]:
+def check_layout(manifest: Manifest, programs: Mapping[Kind, Program]) -> list[Finding]:
     """Programs, buffers, buckets and memory against each other."""
     shared = shared_buffers(manifest)
     both = sorted(manifest["buffers"].keys() & manifest["tensors"].keys())
@@ -121,6 +125,8 @@ def _check_buckets(manifest: Manifest) -> Iterator[Finding]:
 
 def _check_text(manifest: Manifest) -> Iterator[Finding]:
     digests = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
+    if TOKENIZER_PATH not in digests:
+        yield Finding("manifest.json#/files", f"lists no {TOKENIZER_PATH}, without which nothing can be decoded")
     for index, entry in enumerate(manifest["text"]):
         if (listed := digests.get(entry["path"])) != entry["sha256"]:
             message = f"is {entry['sha256']}, among files {entry['path']!r} has {listed}"
@@ -131,7 +137,7 @@ def _check_text(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _check_memory(
-    manifest: Manifest, shared: Mapping[str, Buffer], programs: Mapping[str, Program]
+    manifest: Manifest, shared: Mapping[str, Buffer], programs: Mapping[Kind, Program]
 ) -> Iterator[Finding]:
     weights = sum(entry["bytes"] for entry in manifest["files"] if entry["path"].startswith("weights/"))
     exact = account(weights, shared, programs, manifest["buckets"])

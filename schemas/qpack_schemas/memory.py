@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from qpack_schemas.manifest import Bucket, Memory
-from qpack_schemas.program import Buffer, Program, align
+from qpack_schemas.program import Buffer, Kind, Program, align
 
 
 def most_rows(buckets: Sequence[Bucket], program: str) -> int:
@@ -15,7 +15,7 @@ def _end(buffers: Iterable[Buffer], rows: int = 1) -> int:
 
 
 def account(
-    weights_bytes: int, shared: Mapping[str, Buffer], programs: Mapping[str, Program], buckets: Sequence[Bucket]
+    weights_bytes: int, shared: Mapping[str, Buffer], programs: Mapping[Kind, Program], buckets: Sequence[Bucket]
 ) -> Memory:
     """All sizes in bytes. The io arena holds the shared io buffers and behind them the io of one program at a time."""
     state = _end(buffer for buffer in shared.values() if buffer.arena == "state")

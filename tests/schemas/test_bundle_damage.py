@@ -55,7 +55,7 @@ def test_a_flipped_bit_anywhere_is_refused_naming_the_file(scratch: Path, file: 
     try:
         with pytest.raises((IntegrityError, VersionError)) as caught:
             open_bundle(scratch)
-        assert all(finding.where.partition("#")[0] == file for finding in caught.value.findings)
+        assert file in {finding.where.partition("#")[0] for finding in caught.value.findings}
         assert caught.value.exit_code in (5, 7)
         assert str(scratch) in str(caught.value)
     finally:
@@ -68,7 +68,7 @@ def test_a_file_cut_anywhere_is_refused_even_without_digests(scratch: Path, file
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep)])
     try:
-        assert {finding.where.partition("#")[0] for finding in refusal(scratch, digests=False)} == {file}
+        assert file in {finding.where.partition("#")[0] for finding in refusal(scratch, digests=False)}
     finally:
         path.write_bytes(data)
 
@@ -259,11 +259,12 @@ def test_a_file_exchanged_for_one_of_equal_size_is_refused_by_its_digest(bundle:
     assert_found(refusal(bundle), "weights/00000.safetensors", "the manifest says")
 
 
-def test_a_program_changed_in_place_is_not_even_parsed(whole: Path, tmp_path: Path):
+def test_a_program_changed_in_place_is_refused_with_its_digest_and_the_place_in_it(whole: Path, tmp_path: Path):
     draft = Draft.read(whole)
-    draft.edit("attention", "inputs", "slots", "nowhere")
+    place = draft.edit("attention", "inputs", "slots", "nowhere")
     findings = refusal(draft.write(tmp_path / "b", resealed=False))
-    assert [finding.where for finding in findings] == ["programs/decode.json"]
+    assert_found(findings, "programs/decode.json", "the manifest says")
+    assert_found(findings, place, "'nowhere'")
 
 
 def test_a_path_without_a_bundle_is_refused(tmp_path: Path):

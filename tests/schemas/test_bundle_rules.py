@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from drafts import Change, Draft, assert_found, refusal, replace
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.manifest import seal
+from qpack_schemas.program import Kind
 
 DECODE, PREFILL = "programs/decode.json", "programs/prefill.json"
 
@@ -20,7 +21,7 @@ def whole(tiny_bundle: Callable[[str], Path]) -> Draft:
     return Draft.read(tiny_bundle("tiny-qwen3_5"))
 
 
-def shift(name: str, by: int, kind: str = "decode") -> Change:
+def shift(name: str, by: int, kind: Kind = "decode") -> Change:
     """Moves a buffer; the finding is expected at its offset."""
 
     def change(draft: Draft) -> str:
@@ -55,7 +56,7 @@ def manifest(where: str, value: Any) -> Change:
     return change
 
 
-def onto(name: str, other: str, plus: int = 0, kind: str = "decode") -> Change:
+def onto(name: str, other: str, plus: int = 0, kind: Kind = "decode") -> Change:
     """Moves a buffer to the place of another one; the finding is expected at the one that lies behind."""
 
     def change(draft: Draft) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from drafts import Change, Draft, assert_found, refusal
 from qpack_schemas.bundle_rules import shared_buffers
-from qpack_schemas.program import Program
+from qpack_schemas.program import Kind, Program
 from qpack_schemas.program_rules import check_code
 
 Sizes = dict[str, list[int | str]]
@@ -18,11 +18,11 @@ def whole(tiny_bundle: Callable[[str], Path]) -> Draft:
     return Draft.read(tiny_bundle("tiny-qwen3_5"))
 
 
-def edit(op: str, part: str, name: str, value: object, kind: str = "decode") -> Change:
+def edit(op: str, part: str, name: str, value: object, kind: Kind = "decode") -> Change:
     return lambda draft: draft.edit(op, part, name, value, kind)
 
 
-def reshape(op: str, sizes: Sizes, kind: str = "decode") -> Change:
+def reshape(op: str, sizes: Sizes, kind: Kind = "decode") -> Change:
     """Other shapes for buffers and tensors, by name; the finding is expected at the first `op`."""
 
     def change(draft: Draft) -> str:
@@ -214,13 +214,13 @@ def test_a_program_that_breaks_a_rule_is_refused_at_the_instruction(whole: Draft
     assert_found(refusal(draft.write(tmp_path / "b"), digests=False), where, message)
 
 
-def broken(draft: Draft, kind: str) -> list[str]:
+def broken(draft: Draft, kind: Kind) -> list[str]:
     program = Program.from_json(draft.programs[kind])
-    return [f.where for f in check_code(program, shared_buffers(draft.manifest), f"{kind}")]  # type: ignore[arg-type]
+    return [f.where for f in check_code(program, shared_buffers(draft.manifest), f"{kind}")]
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
-def test_an_instruction_left_out_or_doubled_never_passes(whole: Draft, kind: str):
+def test_an_instruction_left_out_or_doubled_never_passes(whole: Draft, kind: Kind):
     assert not broken(whole, kind)
     for index in range(len(whole.programs[kind]["code"])):
         draft = whole.copy()
@@ -233,7 +233,7 @@ def test_an_instruction_left_out_or_doubled_never_passes(whole: Draft, kind: str
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
-def test_an_operand_left_out_never_passes_unless_it_is_optional(whole: Draft, kind: str):
+def test_an_operand_left_out_never_passes_unless_it_is_optional(whole: Draft, kind: Kind):
     passed = set[str]()
     for index, instruction in enumerate(whole.programs[kind]["code"]):
         for part in ("inputs", "outputs", "updates", "attrs"):
