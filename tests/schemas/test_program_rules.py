@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from drafts import Change, Draft, assert_found, refusal
 from qpack_schemas.bundle_rules import shared_buffers
+from qpack_schemas.manifest import Manifest
 from qpack_schemas.program import Kind, Program
 from qpack_schemas.program_rules import check_code
 
@@ -216,7 +218,7 @@ def test_a_program_that_breaks_a_rule_is_refused_at_the_instruction(whole: Draft
 
 def broken(draft: Draft, kind: Kind) -> list[str]:
     program = Program.from_json(draft.programs[kind])
-    return [f.where for f in check_code(program, shared_buffers(draft.manifest), f"{kind}")]
+    return [f.where for f in check_code(program, shared_buffers(cast(Manifest, draft.manifest)), kind)]
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
