@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.engine import Engine
+from qpack_runtime.probes import check_probes
 from qpack_runtime.reference.executor import ReferenceExecutor
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_rules import TOKENIZER_PATH
@@ -38,6 +39,7 @@ def boot(path: Path) -> Booted:
     except Exception as error:  # the library raises bare Exception
         finding = Finding(TOKENIZER_PATH, f"the tokenizers library does not read it: {error}")
         raise IntegrityError("the tokenizer can't be loaded:", [finding], where=str(path)) from None
+    check_probes(path, bundle.manifest, tokenizer)
     token_bytes = TokenBytes(tokenizer)
     marks.append(("tokenizer", time.perf_counter()))
     seconds = {name: end - begin for (_, begin), (name, end) in pairwise(marks)}

@@ -5,7 +5,7 @@ Block trimming, `raise_exception`, `tojson` and `strftime_now` are what transfor
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,8 +20,12 @@ Message = dict[str, Any]
 TEMPLATE = "model/chat_template.jinja"
 
 
-def render(bundle: Path, messages: Sequence[Message]) -> str:
-    """The prompt of a conversation, ready for the assistant's answer.
+def _today(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def render(bundle: Path, messages: Sequence[Message], *, now: Callable[[str], str] = _today) -> str:
+    """The prompt of a conversation, ready for the assistant's answer. `now` is the template's strftime_now.
 
     Raises UsageError for messages the template refuses, UnsupportedError for images and the like, InputError for a
     template that can't be read or a bundle without one."""
@@ -31,12 +35,12 @@ def render(bundle: Path, messages: Sequence[Message]) -> str:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], keep_trailing_newline=False
     )
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": now}
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     try:
         template = environment.from_string(path.read_text(encoding="utf-8"))
         return template.render(messages=messages, add_generation_prompt=True)
-    except TemplateError as error:
+    except Exception as error:  # a template can raise whatever Python's operators do
         raise UsageError(f"the chat template refuses the messages: {error}", where=str(path)) from None
 
 

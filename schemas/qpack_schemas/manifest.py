@@ -118,8 +118,29 @@ class Memory(TypedDict):
 
 class TextFile(TypedDict):
     path: str
-    source_sha256: str
-    sha256: str
+    source_sha256: str  # as it was found
+    encoding: str
+    known_by: str  # utf-8 | bom | nul-pattern | escape | inferred | declared
+    bom: bool
+    newlines: str  # lf | crlf | cr | mixed | none
+    sha256: str  # as it is in the bundle
+
+
+class TextProbe(TypedDict):
+    text: str
+    ids: list[int]
+
+
+class ChatProbe(TypedDict):
+    messages: list[dict[str, str]]
+    sha256: str | None  # of the rendered prompt in UTF-8; None: the template refuses these messages
+
+
+class Probes(TypedDict):
+    """What the tokenizer and the chat template did at build; repeated at every boot."""
+
+    texts: list[TextProbe]
+    chats: list[ChatProbe]
 
 
 class FileEntry(TypedDict):
@@ -144,6 +165,7 @@ class Manifest(TypedDict):
     memory: Memory
     targets: dict[str, JsonValue]
     text: list[TextFile]
+    probes: Probes
     reproducibility: str
     files: list[FileEntry]
     checksum: str
