@@ -37,7 +37,7 @@ def test_the_last_matching_declaration_decides():
 
 @pytest.mark.parametrize("flag", ["gb18030", "=gb18030", "README*=", "", "*=gb-18031", "*=rot13", "*=hex", "*=a\0b"])
 def test_a_declaration_that_names_no_glob_or_no_text_encoding_is_usage(flag: str):
-    with pytest.raises(UsageError, match="GLOB=NAME|no text encoding") as raised:
+    with pytest.raises(UsageError, match=r"GLOB=NAME|no text encoding") as raised:
         DeclaredEncodings.parse([flag])
     assert "--encoding" in str(raised.value)
     assert raised.value.remedy

@@ -1,7 +1,7 @@
 """What --fix changes, as a unified diff for reading.
 
-The old side is what a reader of UTF-8 would see: bytes that are not UTF-8 and control characters are escaped. Fixing never
-moves text to another line, so lines are compared in pairs; difflib would need hours for a vocabulary with mixed line ends.
+The old side is what a reader of UTF-8 would see: bytes that are not UTF-8 and control characters are escaped. A repair
+moves no text to another line, so lines are compared in pairs; difflib needs hours where line ends are mixed.
 """
 
 import re

@@ -52,9 +52,8 @@ class Report:
 
     def summary(self) -> str:
         """One line: `3 findings in 2 of 14 files: 2 errors, 1 warning; 1 fixed, 1 fixable with --fix`."""
-        return self._summary() + (
-            f" ({counted(self.passed_over, 'file')} not text by name)" if self.passed_over else ""
-        )
+        note = f" ({counted(self.passed_over, 'file')} passed over, not text by name)" if self.passed_over else ""
+        return self._summary() + note
 
     def _summary(self) -> str:
         if not self.files:
