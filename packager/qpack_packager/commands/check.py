@@ -18,7 +18,7 @@ from qpack_packager.commands.check_vocabulary import vocabulary_beside
 from qpack_packager.commands.replace_file import replace_file
 from qpack_packager.commands.typeset import counted
 from qpack_packager.declared_encodings import DeclaredEncodings
-from qpack_packager.textfix.ascii_json import ascii_json
+from qpack_packager.textfix.canonical import ascii_json
 from qpack_packager.textfix.fix import MAX_BYTES, fix
 from qpack_packager.textfix.kinds import Kind, kind_of
 from qpack_packager.textfix.report import Problem, place, preview

@@ -47,8 +47,8 @@ class Report:
                 yield Finding(file, problem)
 
     def is_clean(self, *, strict: bool) -> bool:
-        """Whether there is no error; with `strict`, no warning either."""
-        return not any(strict or found.problem.severity == "error" for found in self.findings())
+        """Whether there is no error and nothing was written; with `strict`, no warning either."""
+        return not any(strict or found.fixed or found.problem.severity == "error" for found in self.findings())
 
     def summary(self) -> str:
         """One line: `3 findings in 2 of 14 files: 2 errors, 1 warning; 1 fixed, 1 fixable with --fix`."""
