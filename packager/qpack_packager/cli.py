@@ -144,10 +144,10 @@ def check(
     output_format: str,
     output: Path | None,
 ) -> None:
-    """Checks the text files of models: encodings, JSON, YAML and templates.
+    """Checks the text files of models.
 
-    PATHS are files, directories or bundles, by default the working directory. Exit code 1 if there are findings, also
-    if --fix has repaired them."""
+    That they are UTF-8, and sound JSON, YAML or Jinja. PATHS are files, directories or bundles; the default is the
+    working directory. Exit code 1 if there are findings, also those that --fix has repaired."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
         if show_diff and output_format != "text":
             raise UsageError("--diff needs --format text", remedy="leave one of the two out")

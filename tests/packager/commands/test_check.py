@@ -142,7 +142,7 @@ def test_a_file_that_was_written_is_a_finding_even_if_it_was_only_warned_about(t
 def test_the_encodings_of_a_site_are_those_that_are_inferred():
     option = next(option for option in main.commands["check"].params if option.name == "legacy_encoding")
     assert isinstance(option.type, Choice)
-    assert sorted(option.type.choices) == sorted(system.codec for system in WRITING_SYSTEMS)
+    assert set(option.type.choices) == {system.codec for system in WRITING_SYSTEMS}
 
 
 def test_ascii_asks_for_json_that_every_codec_reads_alike(tmp_path: Path):
@@ -228,7 +228,7 @@ def test_output_is_written_to_the_file_and_the_summary_to_stderr(model: Path, tm
 
 @pytest.mark.parametrize("output_format", ["text", "json", "sarif", "github"])
 def test_a_terminal_without_unicode_gets_escapes_and_no_traceback(output_format: str, tmp_path: Path):
-    (tmp_path / "模型.md").write_bytes("lost: 中\ufffd\n".encode())
+    (tmp_path / os.fsdecode("模型.md".encode())).write_bytes("lost: 中\ufffd\n".encode())
     (tmp_path / os.fsdecode(b"\xce\xd2.md")).write_bytes(b"\xef\xbb\xbfx\n")
     ran = child("--strict", "--format", output_format, cwd=tmp_path, LC_ALL="C", PYTHONUTF8="0")
     assert (ran.returncode, ran.stderr) == (1, "")

@@ -40,7 +40,7 @@ PROBLEMS = st.builds(
     preview=TEXTS,
 )
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
-PATHS = NAMES.filter(lambda name: name not in {".", ".."}).map(lambda name: Path("models", name))
+PATHS = NAMES.filter(lambda name: name not in {".", ".."}).map(lambda name: Path("models", os.fsdecode(name.encode())))
 REPORTS = st.builds(
     Report, st.lists(st.builds(CheckedFile, PATHS, st.lists(PROBLEMS, max_size=4), st.booleans()), max_size=3)
 )
