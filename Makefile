@@ -21,11 +21,14 @@ test nightly encodings: export OMP_NUM_THREADS = 1
 test: .venv/dev encodings ## run the tests, without those that need minutes
 	$(BIN)/pytest -n 2 -m "not nightly"
 
-# What reads and writes files, in a locale that has ASCII only, where an open() that names no encoding is an error, also in
-# child processes. Importing transformers opens none, but asks for the locale's codec.
-encodings: .venv/dev ## run the tests of files and commands in the C locale
-	LC_ALL=C PYTHONUTF8=0 PYTHONWARNDEFAULTENCODING=1 PYTHONWARNINGS=error::EncodingWarning,ignore::EncodingWarning:regex._main \
-	  $(BIN)/pytest -n 2 -m "not nightly" tests/schemas tests/packager/commands tests/packager/textfix tests/packager/test_cli.py
+# In a locale that has ASCII only, where an open() that names no encoding is an error, also in child processes. The regex
+# library, which transformers imports, opens nothing, but asks for the locale's codec.
+C_LOCALE := LC_ALL=C PYTHONUTF8=0 PYTHONWARNDEFAULTENCODING=1 \
+  PYTHONWARNINGS=error::EncodingWarning,ignore::EncodingWarning:regex._main
+encodings: .venv/dev ## run the tests that read and write text in the C locale
+	$(C_LOCALE) $(BIN)/pytest -n 2 -m "not nightly" tests/test_hooks.py tests/schemas/test_strict_json.py tests/schemas/test_tensor_file.py \
+	  tests/packager/commands tests/packager/textfix tests/packager/test_declared_encodings.py \
+	  tests/packager/test_bundle_writer.py tests/runtime/test_cli.py tests/runtime/test_chat.py tests/runtime/test_detokenizer.py
 
 nightly: .venv/dev ## run all tests, on fresh random examples
 	$(BIN)/pytest -n 2 --hypothesis-profile=nightly
