@@ -46,7 +46,11 @@ def _keeps_carriage_returns(text: str, vocabulary: Collection[str]) -> str | Non
     if newlines_of(text) != "crlf" or "\r\r" in text:
         return "some lines end with CR LF, others do not; a carriage return may be part of a token"
     token = next((token for token in vocabulary if token.endswith("\r")), None)
-    return None if token is None else f"every line ends with CR LF, but the vocabulary has a token that ends with CR, {token!r}"
+    return (
+        None
+        if token is None
+        else f"every line ends with CR LF, but the vocabulary has a token that ends with CR, {token!r}"
+    )
 
 
 def ascii_json(text: str) -> str:

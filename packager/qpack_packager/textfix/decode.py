@@ -26,7 +26,9 @@ _CONTROLS = bytes(set(range(0x20)) - set(b"\t\n\f\r"))
 _ASCII = bytes(range(0x80))
 _ISO_2022 = re.compile(rb"\x1b(\$|\()")
 # Codecs of Python that are no encodings of files.
-_NO_ENCODINGS = frozenset({"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem", "utf-7"})
+_NO_ENCODINGS = frozenset(
+    {"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem", "utf-7"}
+)
 DAMAGED_SHARE = 0.6  # of the bytes above 0x7F in well-formed UTF-8 sequences
 
 
@@ -100,8 +102,10 @@ def _decode_marked(data: bytes, mark: bytes, codec: str) -> Decoded:
         text = body.decode(codec)
     except UnicodeDecodeError as error:
         offset = len(mark) + error.start
-        raise _refuse("QE004", f"begins like {name}, but is damaged at byte {offset}: {error.reason}", data, offset) from None
-    if codec.startswith("utf-16") and (swapped := _byte_order(body)) is not None and swapped != codec:
+        raise _refuse(
+            "QE004", f"begins like {name}, but is damaged at byte {offset}: {error.reason}", data, offset
+        ) from None
+    if codec.startswith("utf-16") and _is_swapped(body, codec):
         raise _refuse("QE004", f"its mark says {name}, but its bytes are in the other order", data, 0)
     return Decoded(text, codec, "bom", True, len(mark))
 
@@ -127,30 +131,35 @@ def _decode_declared(data: bytes, declared: str, parses: Callable[[str], bool]) 
     return Decoded(text, codec, "declared", False, 0)
 
 
-def _byte_order(data: bytes) -> str | None:
-    """The UTF-16 codec in which most NUL bytes are upper halves, as those of ASCII are; None without NUL or on a tie."""
-    even, odd = data[0::2].count(0), data[1::2].count(0)
-    return None if even == odd else "utf-16-le" if odd > even else "utf-16-be"
+def _other_order(codec: str) -> str:
+    return codec[:-2] + ("be" if codec.endswith("le") else "le")
+
+
+def _ascii_share(text: str) -> float:
+    return len(text.encode("ascii", errors="ignore")) / max(len(text), 1)
+
+
+def _is_swapped(body: bytes, codec: str) -> bool:
+    """Whether a mark lies: in the other order the bytes make sense, in its own they don't, or have no ASCII at all."""
+    own, other = _sane(body, codec), _sane(body, _other_order(codec))
+    return other is not None and (own is None or (_ascii_share(own) == 0 and _ascii_share(other) > 0.5))
 
 
 def _decode_nuls(data: bytes, parses: Callable[[str], bool]) -> Decoded:
-    """UTF-16 or UTF-32 without a mark: only where NUL bytes stand in the upper halves and the other order is nonsense."""
-    order = _byte_order(data)
+    """UTF-16 or UTF-32 without a mark: NUL bytes are the upper halves of ASCII, and the other order is no text."""
     if len(data) % 4 == 0:
         for codec in ("utf-32-le", "utf-32-be"):
             if (text := _sane(data, codec)) is not None and parses(text):
                 return Decoded(text, codec, "nul-pattern", False, 0)
-    if order is not None and (text := _sane(data, order)) is not None and parses(text):
-        other = _sane(data, "utf-16-be" if order == "utf-16-le" else "utf-16-le")
-        if other is None or not parses(other) or _byte_order_is_plain(data, order):
+    even, odd = data[0::2].count(0), data[1::2].count(0)
+    order = "utf-16-le" if odd > even else "utf-16-be"
+    text, other = _sane(data, order), _sane(data, _other_order(order))
+    if text is not None and even != odd and parses(text):
+        plainly_ascii = min(even, odd) == 0 and _ascii_share(text) >= 0.5
+        if other is None or not parses(other) or plainly_ascii:
             return Decoded(text, order, "nul-pattern", False, 0)
     offset = data.index(0)
     raise _refuse("QE005", f"has a NUL byte at offset {offset} and is no UTF-16 or UTF-32 text: binary", data, offset)
-
-
-def _byte_order_is_plain(data: bytes, order: str) -> bool:
-    """Whether no NUL byte stands in a lower half."""
-    return data[0::2].count(0) == 0 if order == "utf-16-le" else data[1::2].count(0) == 0
 
 
 def _sane(data: bytes, codec: str) -> str | None:
@@ -182,7 +191,9 @@ def _decode_escapes(data: bytes, parses: Callable[[str], bool]) -> Decoded:
 def _refuse_damaged(data: bytes) -> None:
     """Raises Refused for control bytes, and for bytes that are mostly well-formed UTF-8: another codec would read those, too,
     and turn a small loss into nonsense."""
-    control = next((index for index, byte in enumerate(data) if byte in _CONTROLS), None) if _has_controls(data) else None
+    control = (
+        next((index for index, byte in enumerate(data) if byte in _CONTROLS), None) if _has_controls(data) else None
+    )
     if control is not None:
         message = f"is neither UTF-8 nor text: byte 0x{data[control]:02x} at offset {control}: binary"
         raise _refuse("QE005", message, data, control)
@@ -192,7 +203,10 @@ def _refuse_damaged(data: bytes) -> None:
         try:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
-            message = f"is damaged UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} does not belong there"
+            message = (
+                f"is damaged UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} does not belong there; if it is "
+                "another encoding, name it with --encoding GLOB=NAME"
+            )
             raise _refuse("QE004", message, data, error.start) from None
 
 

@@ -50,13 +50,17 @@ def fix(
     problems = [*_encoding_problems(decoded), *problems, *check(decoded.text, kind), *suspicious(decoded.text, kind)]
     facts = TextFacts(decoded.encoding, decoded.known_by, decoded.bom, newlines_of(decoded.text))
     refused = any(problem.severity == "error" and not problem.fixable for problem in problems)
-    return Fixed(None if refused else text.encode("utf-8"), facts, [_with_offset(problem, decoded) for problem in problems])
+    return Fixed(
+        None if refused else text.encode("utf-8"), facts, [_with_offset(problem, decoded) for problem in problems]
+    )
 
 
 def _refusal(kind: Kind, data: bytes) -> Problem | None:
     """What is seen without decoding."""
     if data.startswith(_GIT_LFS):
-        return Problem("QE010", "error", False, "this is a Git LFS pointer, not the file itself; run `git lfs pull`", 1, 1, 0)
+        return Problem(
+            "QE010", "error", False, "this is a Git LFS pointer, not the file itself; run `git lfs pull`", 1, 1, 0
+        )
     if kind is Kind.NEVER:
         return Problem("QE005", "error", False, "by its name this is no text file of a model")
     if len(data) > MAX_BYTES:
@@ -74,7 +78,11 @@ def _undecodable(kind: Kind, data: bytes, problem: Problem) -> Fixed:
 def _encoding_problems(decoded: Decoded) -> list[Problem]:
     problems = []
     if decoded.encoding not in ("utf-8", "ascii"):
-        how = {"bom": "its byte order mark says so", "nul-pattern": "its NUL bytes say so", "escape": "its escapes say so"}
+        how = {
+            "bom": "its byte order mark says so",
+            "nul-pattern": "its NUL bytes say so",
+            "escape": "its escapes say so",
+        }
         known = how.get(decoded.known_by, decoded.known_by)
         problems.append(Problem("QE001", "error", True, f"is {decoded.encoding}, not UTF-8 ({known})", 1, 1, 0))
     if decoded.bom:

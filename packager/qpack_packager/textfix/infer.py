@@ -21,11 +21,17 @@ MIN_WORST = -1.0  # nats a character; where a byte was lost, what follows is noi
 MIN_RUN = 1.4  # characters; accented letters read as CJK stand alone between ASCII letters
 MIN_DISTINCT = 4
 MIN_LEAD = 8.0  # nats over every rival
+MIN_MEAN_FOR_SITE = (
+    1.8  # nats a character, for a text too short to stand alone in an encoding that the site is known for
+)
 
 _HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 _HIGH_RUN = re.compile(r"[^\x00-\x7f]+")
 # In the Japanese sets the yen sign and the backslash are one byte; before a digit either may be meant.
 _YEN = re.compile(r"\\\d")
+# What is left of a character whose first byte was lost, where second bytes may be ASCII: one letter stuck to CJK text.
+_LEFT_OVER = re.compile(r"""(?<=[^\x00-\u2e7f])[@-~](?=[^\x00-\x7f]|["'\r\n<{]|\Z)""")
+_ASCII_SECOND_BYTES = ("cp950", "cp932")
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,11 @@ def _read(data: bytes, system: WritingSystem) -> Reading | None:
 
 
 def _unequivocal(data: bytes, reading: Reading) -> bool:
-    """Whether codecs of the same name elsewhere read the same: cp932 and Shift_JIS differ in the wave dash."""
+    """Whether nothing in the text is open to a second reading, or a trace of damage. Codecs that go by the same name differ:
+    cp932 and Shift_JIS in the wave dash, cp950 and Big5 in the bullet."""
     if reading.system.codec in ("cp932", "euc_jp") and _YEN.search(reading.text):
+        return False
+    if _has_ascii_second_bytes(reading) and _LEFT_OVER.search(reading.text):
         return False
     for sibling in reading.system.siblings:
         try:
@@ -96,23 +105,32 @@ def _certain(data: bytes, usable: list[Reading], readings: list[Reading]) -> Rea
         near = rival.evidence.gain > best.evidence.gain - MIN_LEAD
         if rival.text != best.text and (near or (rival in usable and rival.sufficient)):
             return None
-    return best if _detected(data) in best.system.detected else None
+    detected = _detected(data)
+    voted = {reading.text for reading in readings if detected in reading.system.detected}  # codecs may read the same
+    return best if best.text in voted else None
 
 
 def _settled_by_site(usable: list[Reading], readings: list[Reading], legacy: Sequence[str]) -> Reading | None:
     """The one reading in the site's encodings that reads like its language, unless another one reads better."""
     own = [reading for reading in usable if reading.system.codec in legacy and reading.plausible]
+    own = [reading for reading in own if reading.evidence.mean >= MIN_MEAN_FOR_SITE]
     if len(own) != 1 or any(rival.evidence.gain > own[0].evidence.gain for rival in readings):
         return None
     return own[0]
 
 
-def _detected(data: bytes) -> str:
-    """The encoding that chardet ranks first. Its confidence says nothing here and is not used. Lines of pure ASCII tell it
-    nothing either, and left out they cannot push the others beyond its limit."""
+def _has_ascii_second_bytes(reading: Reading) -> bool:
+    """Simplified Chinese stays within GB 2312, which has none."""
+    return reading.system.codec in _ASCII_SECOND_BYTES or reading.system.standard == "big5"
+
+
+def _detected(data: bytes) -> str | None:
+    """The CJK encoding that chardet ranks first among those. Its confidence says nothing here and is not used. Lines of pure
+    ASCII tell it nothing either, and left out they cannot push the others beyond its limit."""
     lines = b"".join(_HIGH_LINE.findall(data))
     ranked = chardet.detect_all(lines, ignore_threshold=True, max_bytes=len(lines))
-    return (ranked[0]["encoding"] or "").lower()
+    names = [(entry["encoding"] or "").lower() for entry in ranked]
+    return next((name for name in names if any(name in system.detected for system in WRITING_SYSTEMS)), None)
 
 
 def _undecided(data: bytes, readings: list[Reading]) -> Problem:

@@ -98,7 +98,7 @@ _RULES = (
     Rule(
         "QE021",
         "comment in JSON",
-        "JSON has no comments; strict loaders fail on them. Delete it, or make it a key such as \"_comment\".",
+        'JSON has no comments; strict loaders fail on them. Delete it, or make it a key such as "_comment".',
     ),
     Rule("QE022", "trailing comma in JSON", "JSON allows no comma before a closing bracket. Delete it."),
     Rule(
@@ -118,7 +118,9 @@ _RULES = (
         "A \\u escape is half of a surrogate pair: no character, and not writable as UTF-8. Write both halves or the "
         "character itself.",
     ),
-    Rule("QE026", "nested too deeply", "Brackets are nested deeper than readers accept. Such a file is not a real one."),
+    Rule(
+        "QE026", "nested too deeply", "Brackets are nested deeper than readers accept. Such a file is not a real one."
+    ),
     Rule("QE030", "not YAML", "The file does not parse as YAML. Correct it at the place shown."),
     Rule("QE031", "key twice in a YAML mapping", "Readers take the last value without a word. Delete one of the two."),
     Rule(

@@ -18,11 +18,15 @@ from qpack_packager.textfix import common_characters as common
 _NOISE = math.log(128)  # nats of a byte above 0x7F that says nothing
 _OTHER = math.log(1e-8)
 _MARKS = frozenset(
-    "\u3000\u3001\u3002\uff0c\uff0e\uff1a\uff1b\uff1f\uff01\u300a\u300b\u3008\u3009\u300c\u300d\u300e\u300f\u3010\u3011"
+    "\u3000\u3007\u3001\u3002\uff0c\uff0e\uff1a\uff1b\uff1f\uff01\u300a\u300b\u3008\u3009\u300c\u300d\u300e\u300f\u3010\u3011"
     "\u201c\u201d\u2018\u2019\uff08\uff09\u2014\u2026\uff5e\u301c\u00b7\u30fb\u30fc\u3014\u3015\u2015\u2022\u2500\uff05"
     "\uff0f\uff0d\uff0b\u2192\u203b\u25cb\u25cf\u3005\u25a0\u25c6\u2605\u00d7\u00b0\u2103\ufe41\ufe42\u2160\u2161\u2162\u301d"
     "\u301f\uff1d\u25a1\u25b2\u2606\u25b3\u25ce\uff1c\uff1e\uff3b\uff3d\uff5b\uff5d\uff06\uff20\u2190\u2191\u2193\u2264\u2265"
-) | {chr(code) for start, end in ((0xFF10, 0xFF1A), (0xFF21, 0xFF3B), (0xFF41, 0xFF5B), (0x2460, 0x2474)) for code in range(start, end)}
+) | {
+    chr(code)
+    for start, end in ((0xFF10, 0xFF1A), (0xFF21, 0xFF3B), (0xFF41, 0xFF5B), (0x2460, 0x2474))
+    for code in range(start, end)
+}
 _KANA = frozenset(chr(code) for start, end in ((0x3041, 0x3094), (0x30A1, 0x30F7)) for code in range(start, end))
 _EMOJI = re.compile("[\u2600-\u27bf\ufe0f\u200d\U0001f300-\U0001faff]")
 _RUN = re.compile(r"[^\x00-\x7f]+")
@@ -127,6 +131,11 @@ WRITING_SYSTEMS = (
     WritingSystem(
         "gb18030", (), frozenset({"gb18030", "gbk", "gb2312"}), "gb2312", 0xD8,
         common.SIMPLIFIED, common.SIMPLIFIED_MORE, (0.62, 0.16, 0.0005, 0.09, 0.01), (3755, 3008),
+    ),
+    # GBK has the traditional characters as well, beyond the rows of GB 2312.
+    WritingSystem(
+        "gb18030", (), frozenset({"gb18030", "gbk"}), "big5", 0xC9,
+        common.TRADITIONAL, common.TRADITIONAL_MORE, (0.62, 0.16, 0.0005, 0.09, 0.01), (5401, 7652),
     ),
     WritingSystem(
         "cp950", ("big5",), frozenset({"big5", "cp950", "big5-hkscs", "big5hkscs"}), "big5", 0xC9,
