@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from qpack_packager.bundle_writer import BundleWriter, refuse_existing, writing
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.describe import describe
 from qpack_packager.prepare import Prepared, prepare
 from qpack_packager.progress import Progress
@@ -19,21 +20,20 @@ from qpack_schemas.strict_json import dump_compact
 QUANT_LOG = "quant_log.jsonl"
 
 
-def build(model: Path, output: Path, options: Options, progress: Progress) -> str:
+def build(text: ModelText, output: Path, options: Options, progress: Progress) -> str:
     """Makes the bundle at `output` and returns its bundle_id. Nothing is at `output` unless the bundle is whole."""
     refuse_existing(output)
-    prepared = prepare(model, options)
+    prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
         progress.note(note)
     with writing(output) as writer:
-        text, licenses, notes = add_text_files(model, writer)
-        for note in notes:
+        part = add_text_files(text, writer)
+        for note in part.notes:
             progress.note(note)
         for kind, program in prepared.lowered.programs.items():
             writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
         places = _add_weights(prepared, writer, progress)
-        manifest = describe(prepared, places, writer.files, text=text, licenses=licenses, notes=notes, model=model)
-        return writer.seal(manifest)
+        return writer.seal(describe(prepared, places, writer.files, part))
 
 
 def _add_weights(prepared: Prepared, writer: BundleWriter, progress: Progress) -> dict[str, tuple[str, str]]:

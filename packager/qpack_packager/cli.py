@@ -31,9 +31,21 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
 
 
-def _shape_options(command):
-    """The flags that decide what a bundle can serve; the same for `build` and `plan`."""
+def _apply_recipe(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+    """What the recipe says becomes the default of the flags, so that flags win."""
+    if path is not None:
+        with errors_reported(extra="packager"):
+            from qpack_packager.recipe import read_recipe
+
+            context.default_map = read_recipe(path)
+
+
+def _model_options(command):
+    """The flags that decide how a checkpoint is read and what its bundle can serve; the same for `build` and `plan`."""
     for option in (
+        click.option("--legacy-encoding", multiple=True, type=click.Choice(LEGACY),
+                     help="Usual at your site; settles what the bytes leave open."),
+        click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
         click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
                      show_default=True, help="Of activations, KV cache and convolution state."),
         click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
@@ -44,7 +56,10 @@ def _shape_options(command):
         click.option("--batch", type=Numbers(), default="1,2,4,8", show_default=True, help="Rows of a decode step."),
     ):  # fmt: skip
         command = option(command)
-    return command
+    return click.option(
+        "--recipe", type=click.Path(path_type=Path, exists=True, dir_okay=False), is_eager=True, expose_value=False,
+        callback=_apply_recipe, help="YAML file that says what the flags say; flags win.",
+    )(command)  # fmt: skip
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +74,7 @@ def main() -> None:
 @click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
 @click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
 @click.option("--target", multiple=True, default=["cpu"], show_default=True, help="Machines the bundle must run on.")
-@_shape_options
+@_model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
 def build(
@@ -70,7 +85,7 @@ def build(
     target: tuple[str, ...],
     progress: Literal["auto", "plain", "json"],
     output_format: str,
-    **shape,
+    **flags,
 ) -> None:
     """Builds a bundle from the checkpoint directory MODEL."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
@@ -80,7 +95,7 @@ def build(
         from qpack_packager.build import build as build_bundle
         from qpack_packager.progress import Progress
 
-        bundle_id = build_bundle(model, output, _options(shape), Progress(progress))
+        bundle_id = build_bundle(_text(model, flags), output, _options(flags), Progress(progress))
         if output_format == "json":
             click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
         else:
@@ -89,17 +104,24 @@ def build(
             click.echo(summary(output))
 
 
-def _options(shape):
+def _options(flags):
     from qpack_packager.serving import Options
 
-    return Options(shape["batch"], shape["context"], shape["prefill"], shape["slots"], shape["dtype"])
+    return Options(flags["batch"], flags["context"], flags["prefill"], flags["slots"], flags["dtype"])
+
+
+def _text(model: Path, flags):
+    from qpack_packager.checkpoint.model_text import ModelText
+    from qpack_packager.declared_encodings import DeclaredEncodings
+
+    return ModelText(model, DeclaredEncodings.parse(flags["encoding"]), flags["legacy_encoding"])
 
 
 @main.command()
 @MODEL
-@_shape_options
+@_model_options
 @FORMAT
-def plan(model: Path, output_format: str, **shape) -> None:
+def plan(model: Path, output_format: str, **flags) -> None:
     """Shows what `build` would make of MODEL.
 
     Its bytes, buffers and tensors, which devices it fits and how fast it could be there. Reads no weights."""
@@ -107,7 +129,7 @@ def plan(model: Path, output_format: str, **shape) -> None:
         from qpack_packager.commands.plan import report
         from qpack_packager.prepare import prepare
 
-        click.echo(report(prepare(model, _options(shape)), output_format))
+        click.echo(report(prepare(_text(model, flags), _options(flags)), output_format))
 
 
 @main.command()

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.marlin import GROUP
+from qpack_packager.text_files import TextPart
 from qpack_schemas.bundle_files import sha256_of
-from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Model, Source, Tensor, TextFile
+from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Model, Source, Tensor
 from qpack_schemas.memory import account
 from qpack_schemas.strict_json import JsonValue
 
@@ -18,11 +18,7 @@ def describe(
     prepared: Prepared,
     places: Mapping[str, tuple[str, str]],
     files: Sequence[FileEntry],
-    *,
-    text: list[TextFile],
-    licenses: list[str],
-    notes: list[str],
-    model: Path,
+    text: TextPart,
 ) -> dict[str, JsonValue]:
     """All fields but `files` and `checksum`, which the writer adds. `places`: tensor -> (file, sha256)."""
     lowered, serving = prepared.lowered, prepared.serving
@@ -33,7 +29,7 @@ def describe(
         "min_runtime": CONTRACT_VERSION,
         "features_required": [],
         "model": describe_model(prepared),
-        "source": _source(prepared, licenses, notes, model),
+        "source": _source(prepared, text),
         "quant": {
             "method": "rtn",
             "scheme": "int4, symmetric, signed scale per group, value = (code - 8) * scale",
@@ -52,7 +48,8 @@ def describe(
         "capture_order": capture_order(prepared, memory["work_bytes"]),
         "memory": memory,
         "targets": {"cpu": {}},
-        "text": text,
+        "text": text.files,
+        "probes": text.probes,
         "reproducibility": "any-host",
     }
 
@@ -89,13 +86,15 @@ def describe_model(prepared: Prepared) -> Model:
     return model
 
 
-def _source(prepared: Prepared, licenses: list[str], notes: list[str], model: Path) -> Source:
+def _source(prepared: Prepared, text: TextPart) -> Source:
+    directory = prepared.text.directory
     names = sorted({*prepared.checkpoint.files, *prepared.tokenizer.files})
     entries: list[FileEntry] = [
-        {"path": name, "bytes": (model / name).stat().st_size, "sha256": sha256_of(model / name)} for name in names
+        {"path": name, "bytes": (directory / name).stat().st_size, "sha256": sha256_of(directory / name)}
+        for name in names
     ]
-    every = [*prepared.checkpoint.notes, *notes]
-    return {"uri": None, "revision": None, "files": entries, "licenses": licenses, "notes": every}
+    notes = [*prepared.checkpoint.notes, *text.notes]
+    return {"uri": None, "revision": None, "files": entries, "licenses": text.licenses, "notes": notes}
 
 
 def _tensors(prepared: Prepared, places: Mapping[str, tuple[str, str]]) -> dict[str, Tensor]:

@@ -8,13 +8,14 @@ today's date in it has no digest.
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from qpack_schemas.manifest import ChatProbe, TextProbe
+from qpack_schemas.manifest import ChatProbe, Message, TextProbe
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
@@ -27,7 +28,7 @@ TEXTS = (
     "def f(x):\n    return {'a': [x ** 2, None]}  # comment",
     "<|im_start|>user\nHi<|im_end|>\n<|endoftext|>",
 )
-CHATS: tuple[list[dict[str, str]], ...] = (
+CHATS: tuple[list[Message], ...] = (
     [{"role": "user", "content": "Hello."}],
     [
         {"role": "system", "content": "Be brief."},
@@ -52,7 +53,7 @@ def chat_probes(template: str) -> list[ChatProbe]:
     return [{"messages": messages, "sha256": _digest(template, messages)} for messages in CHATS]
 
 
-def _digest(template: str, messages: Sequence[dict[str, str]]) -> str | None:
+def _digest(template: str, messages: Sequence[Message]) -> str | None:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -71,3 +72,12 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
+
+
+def same_ids(source: Path, probes: Sequence[TextProbe]) -> bool:
+    """Whether the file `source` gives the probes' ids; true if the library does not read it as it is."""
+    try:
+        tokenizer = Tokenizer.from_file(str(source))
+    except Exception:  # the library raises bare Exception; a file in another encoding is no tokenizer to it
+        return True
+    return all(tokenizer.encode(probe["text"]).ids == probe["ids"] for probe in probes)

@@ -1,13 +1,11 @@
-"""The text files of a bundle: model/*.json, the chat template and the licences, checked before they are copied.
-
-Only clean UTF-8 enters: a byte order mark, another encoding, NaN in JSON or a duplicate key is refused with its place.
-"""
+"""The text files of a bundle: model/*.json, the chat template and the licences, clean, canonical and recorded."""
 
 import re
-from pathlib import Path
+from dataclasses import dataclass
 
 from qpack_packager.bundle_writer import BundleWriter
 from qpack_packager.checkpoint.checkpoint import CONFIG
+from qpack_packager.checkpoint.model_text import CleanText, ModelText
 from qpack_packager.checkpoint.tokenizer_facts import (
     CHAT_TEMPLATE,
     GENERATION_CONFIG,
@@ -15,41 +13,68 @@ from qpack_packager.checkpoint.tokenizer_facts import (
     TOKENIZER_CONFIG,
     read_chat_template,
 )
-from qpack_schemas.bundle_files import sha256_of
+from qpack_packager.probes import chat_probes, same_ids, text_probes
 from qpack_schemas.errors import InputError
-from qpack_schemas.manifest import TextFile
-from qpack_schemas.strict_json import load_strict, load_text
+from qpack_schemas.manifest import Probes, TextFile
 
 JSON_FILES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION_CONFIG)
 NAME = r"[A-Za-z0-9._+ -]+"  # as in the manifest's schema
 LICENSE_GLOBS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 
 
-def add_text_files(directory: Path, writer: BundleWriter) -> tuple[list[TextFile], list[str], list[str]]:
-    """Copies the text files of a checkpoint. Returns (the manifest's `text`, paths of the licences, notes).
+@dataclass(frozen=True)
+class TextPart:
+    """What the manifest says about text."""
 
-    Raises InputError for a file that is not clean."""
-    text: list[TextFile] = []
-    licenses: list[str] = []
-    for name in JSON_FILES:
-        if (directory / name).is_file():
-            load_strict(directory / name)
-            text.append(_copy(directory / name, f"model/{name}", writer))
-    template, notes = read_chat_template(directory)
+    files: list[TextFile]
+    licenses: list[str]
+    notes: list[str]
+    probes: Probes
+
+
+def add_text_files(text: ModelText, writer: BundleWriter) -> TextPart:
+    """Writes the text files of a checkpoint. Raises InputError for one that can't be made clean without a guess."""
+    files = [_add(text.clean(name), f"model/{name}", writer) for name in JSON_FILES if name in text]
+    template, notes = read_chat_template(text)
     if template is not None:
-        # The template may come out of tokenizer_config.json; its own file is then the one place it is read from.
-        origin = directory / CHAT_TEMPLATE
-        source = origin if origin.is_file() else directory / TOKENIZER_CONFIG
-        digest = writer.add(f"model/{CHAT_TEMPLATE}", template.encode("utf-8"))
-        text.append({"path": f"model/{CHAT_TEMPLATE}", "source_sha256": sha256_of(source), "sha256": digest})
-    for path in sorted({path for glob in LICENSE_GLOBS for path in directory.glob(glob) if path.is_file()}):
-        text.append(_copy(path, f"LICENSES/{path.name}", writer))
-        licenses.append(f"LICENSES/{path.name}")
-    return sorted(text, key=lambda entry: entry["path"]), licenses, notes
+        # Without a file of its own it comes out of tokenizer_config.json; in the bundle it always has one.
+        origin = text.clean(CHAT_TEMPLATE if CHAT_TEMPLATE in text else TOKENIZER_CONFIG)
+        made = CleanText(template.encode("utf-8"), origin.facts, origin.source_sha256, ())
+        files.append(_add(made, f"model/{CHAT_TEMPLATE}", writer))
+    licenses: list[str] = []
+    names = {path.name for glob in LICENSE_GLOBS for path in text.directory.glob(glob) if path.is_file()}
+    for name in sorted(names):
+        if not re.fullmatch(NAME, name):
+            where = str(text.directory / name)
+            raise InputError("this file name can't be used in a bundle", where=where, remedy=f"rename it to {NAME}")
+        files.append(_add(text.clean(name), f"LICENSES/{name}", writer))
+        licenses.append(f"LICENSES/{name}")
+    warnings = [
+        warning for name in (*JSON_FILES, *sorted(names)) if name in text for warning in text.clean(name).warnings
+    ]
+    return TextPart(sorted(files, key=lambda f: f["path"]), licenses, [*warnings, *notes], _probes(text, template))
 
 
-def _copy(source: Path, path: str, writer: BundleWriter) -> TextFile:
-    if not re.fullmatch(NAME, source.name):
-        raise InputError("this file name can't be used in a bundle", where=str(source), remedy=f"rename it to {NAME}")
-    digest = writer.add(path, load_text(source).encode("utf-8"))
-    return {"path": path, "source_sha256": sha256_of(source), "sha256": digest}
+def _add(clean: CleanText, path: str, writer: BundleWriter) -> TextFile:
+    facts = clean.facts
+    return {
+        "path": path,
+        "source_sha256": clean.source_sha256,
+        "encoding": facts.encoding if facts else None,
+        "known_by": facts.known_by if facts else None,
+        "bom": facts.bom if facts else False,
+        "newlines": facts.newlines if facts else None,
+        "sha256": writer.add(path, clean.data),
+    }
+
+
+def _probes(text: ModelText, template: str | None) -> Probes:
+    """Recorded for the boot. The clean tokenizer must give the same ids as the source, if the library reads that at all."""
+    path = text.directory / TOKENIZER
+    try:
+        texts = text_probes(text.text(TOKENIZER))
+    except ValueError as error:
+        raise InputError(f"the tokenizers library does not read it: {error}", where=str(path)) from None
+    if not same_ids(path, texts):
+        raise InputError("its canonical form gives other ids than the file itself", where=str(path))
+    return {"texts": texts, "chats": chat_probes(template) if template is not None else []}

@@ -1,4 +1,4 @@
-"""Does this host's tokenizer, and its Jinja, do what they did at build? Asked at every boot, before the first prompt."""
+"""Do this host's tokenizer and Jinja do what they did at build? Asked at every boot, before the first prompt."""
 
 import hashlib
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def _texts(manifest: Manifest, tokenizer: Tokenizer) -> Iterator[Finding]:
 def _chats(path: Path, manifest: Manifest) -> Iterator[Finding]:
     for index, probe in enumerate(manifest["probes"]["chats"]):
         try:
-            prompt = render(path, probe["messages"], now=lambda form: form)
+            prompt = render(path, [dict(message) for message in probe["messages"]], now=lambda form: form)
             digest = hashlib.sha256(prompt.encode("utf-8")).hexdigest()
         except UsageError:
             digest = None

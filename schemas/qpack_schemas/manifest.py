@@ -119,10 +119,10 @@ class Memory(TypedDict):
 class TextFile(TypedDict):
     path: str
     source_sha256: str  # as it was found
-    encoding: str
-    known_by: str  # utf-8 | bom | nul-pattern | escape | inferred | declared
+    encoding: str | None  # None, here and below: a licence that could not be decided, kept as it is
+    known_by: str | None  # utf-8 | bom | nul-pattern | escape | inferred | declared
     bom: bool
-    newlines: str  # lf | crlf | cr | mixed | none
+    newlines: str | None  # lf | crlf | cr | mixed | none
     sha256: str  # as it is in the bundle
 
 
@@ -131,8 +131,13 @@ class TextProbe(TypedDict):
     ids: list[int]
 
 
+class Message(TypedDict):
+    role: str
+    content: str
+
+
 class ChatProbe(TypedDict):
-    messages: list[dict[str, str]]
+    messages: list[Message]
     sha256: str | None  # of the rendered prompt in UTF-8; None: the template refuses these messages
 
 

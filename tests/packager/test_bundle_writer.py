@@ -16,6 +16,7 @@ from bundles import ASSETS, SMALL, build_bundle
 from qpack_packager import build as build_module
 from qpack_packager import bundle_writer
 from qpack_packager.bundle_writer import writing
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.progress import Progress
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import UsageError
@@ -152,7 +153,7 @@ def test_whatever_is_at_the_output_is_refused_and_kept(tmp_path: Path):
     for _ in existing(output):
         before = (output.is_symlink(), output.is_dir(), contents(output), output.is_file() and output.read_bytes())
         with pytest.raises(UsageError, match="exists already"):
-            build_module.build(MODEL, output, SMALL, Progress("plain"))
+            build_module.build(ModelText(MODEL), output, SMALL, Progress("plain"))
         assert before == (
             output.is_symlink(),
             output.is_dir(),

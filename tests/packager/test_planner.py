@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bundles import ASSETS, SMALL
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.planner import lower_bound, peak, place_work, plan
 from qpack_packager.prepare import prepare
 from qpack_packager.serving import Options
@@ -100,7 +101,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[st
             if model in layers:
                 path, options = tmp_path_factory.mktemp("headers") / model, Options()
                 write_headers(path, model, num_hidden_layers=layers[model])
-            made[model] = {**prepare(path, options).lowered.programs}
+            made[model] = {**prepare(ModelText(path), options).lowered.programs}
         return made[model]
 
     return get

@@ -10,6 +10,7 @@ import pytest
 
 from bundles import ASSETS, SMALL
 from qpack_packager.build import build
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.progress import Mode, Progress
 
 CLI = "import sys; from qpack_packager.cli import main; sys.argv[0] = 'qpack'; main()"
@@ -58,7 +59,7 @@ def test_lines_that_are_no_terminal_get_no_bar(capsys: pytest.CaptureFixture[str
 
 
 def test_a_build_counts_every_module_to_the_last(tmp_path, capsys: pytest.CaptureFixture[str]):
-    build(ASSETS / "tiny-qwen3", tmp_path / "bundle", SMALL, Progress("json"))
+    build(ModelText(ASSETS / "tiny-qwen3"), tmp_path / "bundle", SMALL, Progress("json"))
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     (phase,) = (event for event in events if event["event"] == "phase")
     steps = [event for event in events if event["event"] == "step"]

@@ -12,6 +12,7 @@ from bundles import ASSETS, SMALL, build_bundle
 from checkpoints import published_form, random_checkpoint, read_config, read_tensors, write_checkpoint
 from oracle import bundle_tensors, int4_sources, source_tensors
 from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.lowering.lower import lower
 from qpack_packager.serving import plan_serving
 from qpack_schemas.bundle import open_bundle
@@ -28,7 +29,7 @@ def changed(folder: Path, tensors: Mapping[str, np.ndarray | None], config: Mapp
 
 
 def lowered(checkpoint: Path):
-    opened = Checkpoint.open(checkpoint)
+    opened = Checkpoint.open(ModelText(checkpoint))
     return lower(opened, plan_serving(opened.config.max_context, SMALL), 512, str(checkpoint))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from qpack_packager.checkpoint.json_object import JsonObject
 from qpack_packager.checkpoint.model_config import ModelConfig, read_model_config
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.checkpoint.weight_files import INDEX, WeightFiles, find_weights
 from qpack_schemas.errors import InputError, UnsupportedError
 from qpack_schemas.strict_json import JsonValue
@@ -41,16 +41,17 @@ class Checkpoint:
     files: tuple[str, ...]  # read so far, relative to the directory, sorted
 
     @classmethod
-    def open(cls, directory: Path) -> "Checkpoint":
-        """Reads config, index and the header of every weight file.
+    def open(cls, text: ModelText) -> "Checkpoint":
+        """Reads config, index and the header of every weight file of the directory that `text` belongs to.
 
         Raises InputError for what is absent, damaged or contradictory, UnsupportedError for models and dtypes that
         qpack does not package.
         """
+        directory = text.directory
         if not directory.is_dir():
             remedy = "name a checkpoint's directory; one on the Hub is fetched by `hf download NAME --local-dir DIR`"
             raise InputError("is no directory", where=str(directory), remedy=remedy)
-        document = JsonObject.load(directory / CONFIG)
+        document = text.object(CONFIG)
         config = read_model_config(document.value, document.path)
         weights = find_weights(directory)
         index = [INDEX] if (directory / INDEX).is_file() else []

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from qpack_packager.checkpoint.json_object import JsonObject, shown
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_schemas.errors import InputError, UnsupportedError
-from qpack_schemas.strict_json import JsonValue, load_text
+from qpack_schemas.strict_json import JsonValue
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -23,13 +23,13 @@ class TokenizerFacts:
     files: tuple[str, ...]  # read for this, relative to the directory, sorted
 
 
-def read_tokenizer(directory: Path, config_document: JsonValue, vocab_size: int) -> TokenizerFacts:
+def read_tokenizer(text: ModelText, config_document: JsonValue, vocab_size: int) -> TokenizerFacts:
     """`vocab_size` is the model's, padding included.
 
     Raises InputError for an absent or malformed file and for ids that do not fit together, UnsupportedError for a
     tokenizer that is not byte-level.
     """
-    tokenizer = _load(directory)
+    tokenizer = _load(text)
     _require_byte_level(tokenizer)
     ids = _token_ids(tokenizer)
     last, last_id = max(ids.items(), key=lambda item: item[1])
@@ -40,10 +40,8 @@ def read_tokenizer(directory: Path, config_document: JsonValue, vocab_size: int)
             remedy="take tokenizer and weights from the same checkpoint",
         )
 
-    config = JsonObject(config_document, str(directory / "config.json"))
-    others = {
-        name: JsonObject.load(directory / name) for name in _present(directory, GENERATION_CONFIG, TOKENIZER_CONFIG)
-    }
+    config = JsonObject(config_document, str(text.directory / "config.json"))
+    others = {name: text.object(name) for name in (GENERATION_CONFIG, TOKENIZER_CONFIG) if name in text}
     sources = (config, config.object("text_config"), others.get(GENERATION_CONFIG))
     eos = {token_id for source in sources if source for token_id in _eos_ids(source, last_id)}
     if tokenizer_config := others.get(TOKENIZER_CONFIG):
@@ -51,30 +49,30 @@ def read_tokenizer(directory: Path, config_document: JsonValue, vocab_size: int)
     return TokenizerFacts(last_id + 1, tuple(sorted(eos)), tuple(sorted([TOKENIZER, *others])))
 
 
-def read_chat_template(directory: Path) -> tuple[str | None, list[str]]:
+def read_chat_template(text: ModelText) -> tuple[str | None, list[str]]:
     """(the template or None, notes). As in transformers, chat_template.jinja wins over tokenizer_config.json.
 
     Raises InputError for a template of a wrong type or a list of templates without a default.
     """
     inside = None
-    if _present(directory, TOKENIZER_CONFIG):
-        inside = _template_inside(JsonObject.load(directory / TOKENIZER_CONFIG))
-    if not _present(directory, CHAT_TEMPLATE):
+    if TOKENIZER_CONFIG in text:
+        inside = _template_inside(text.object(TOKENIZER_CONFIG))
+    if CHAT_TEMPLATE not in text:
         return inside, []
-    template = load_text(directory / CHAT_TEMPLATE)
+    template = text.text(CHAT_TEMPLATE)
     if inside is None or _as_jinja_reads(inside) == _as_jinja_reads(template):
         return template, []
     return template, [f"{CHAT_TEMPLATE} differs from the chat_template in {TOKENIZER_CONFIG}: the former is used"]
 
 
-def _load(directory: Path) -> JsonObject:
-    if not (directory / TOKENIZER).is_file():
+def _load(text: ModelText) -> JsonObject:
+    if TOKENIZER not in text:
         raise InputError(
             "is absent",
-            where=str(directory / TOKENIZER),
+            where=str(text.directory / TOKENIZER),
             remedy="save a fast tokenizer: transformers.AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
         )
-    return JsonObject.load(directory / TOKENIZER)
+    return text.object(TOKENIZER)
 
 
 def _require_byte_level(tokenizer: JsonObject) -> None:
@@ -150,7 +148,3 @@ def _template_inside(tokenizer_config: JsonObject) -> str | None:
 
 def _as_jinja_reads(template: str) -> str:
     return template.replace("\r\n", "\n").removesuffix("\n")
-
-
-def _present(directory: Path, *names: str) -> list[str]:
-    return [name for name in names if (directory / name).is_file()]

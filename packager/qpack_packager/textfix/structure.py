@@ -136,7 +136,7 @@ def _check_template(text: str) -> Iterator[Problem]:
     if len(text) > MAX_TEMPLATE:
         yield _problem("QE009", f"a template of {len(text)} characters; more than {MAX_TEMPLATE} are not checked", text)
         return
-    environment = Environment(  # noqa: S701  # only parsed
+    environment = Environment(  # only parsed
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     try:

@@ -23,6 +23,7 @@ from checkpoints import (
     write_json,
 )
 from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_schemas.errors import InputError, QpackError, UnsupportedError
 
 CONFIG = read_config(TINY_QWEN3)
@@ -31,7 +32,7 @@ DTYPES = [np.dtype(ml_dtypes.bfloat16), np.dtype("float16"), np.dtype("float32")
 
 def refusal(directory: Path, kind: type[QpackError] = InputError) -> str:
     with pytest.raises(kind) as caught:
-        Checkpoint.open(directory)
+        Checkpoint.open(ModelText(directory))
     assert caught.value.where
     return str(caught.value)
 
@@ -53,7 +54,7 @@ def assert_holds(checkpoint: Checkpoint, tensors: Tensors) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_every_tensor_that_transformers_saves_is_read_bit_by_bit(tmp_path: Path, family: str, dtype: str):
     directory = random_checkpoint(tmp_path, family, tied=False, dtype=dtype)
-    assert_holds(Checkpoint.open(directory), read_tensors(directory))
+    assert_holds(Checkpoint.open(ModelText(directory)), read_tensors(directory))
 
 
 @given(st.data())
@@ -63,26 +64,26 @@ def test_sharding_changes_nothing(tmp_path_factory: pytest.TempPathFactory, data
     tensors = {name: np.ones(data.draw(shapes), data.draw(st.sampled_from(DTYPES))) for name in names}
     directory = tmp_path_factory.mktemp("sharded")
     write_checkpoint(directory, CONFIG, tensors, shards=data.draw(st.integers(1, len(names))))
-    checkpoint = Checkpoint.open(directory)
+    checkpoint = Checkpoint.open(ModelText(directory))
     assert_holds(checkpoint, tensors)
     assert list(checkpoint.tensors) == sorted(tensors)
 
 
 def test_every_file_that_was_read_is_listed(single: Path, sharded: Path):
-    assert Checkpoint.open(single).files == ("config.json", "model.safetensors")
-    assert Checkpoint.open(sharded).files == ("config.json", FIRST_SHARD, SECOND_SHARD, INDEX)
+    assert Checkpoint.open(ModelText(single)).files == ("config.json", "model.safetensors")
+    assert Checkpoint.open(ModelText(sharded)).files == ("config.json", FIRST_SHARD, SECOND_SHARD, INDEX)
 
 
 def test_the_only_weight_file_may_have_any_name(single: Path):
     (single / "model.safetensors").rename(single / "weights.safetensors")
-    assert_holds(Checkpoint.open(single), numbers("a", "b"))
+    assert_holds(Checkpoint.open(ModelText(single)), numbers("a", "b"))
 
 
 def test_shards_may_be_links_out_of_the_directory_as_in_a_download_cache(sharded: Path, tmp_path: Path):
     for shard in (FIRST_SHARD, SECOND_SHARD):
         (sharded / shard).rename(tmp_path / shard)
         (sharded / shard).symlink_to(tmp_path / shard)
-    assert_holds(Checkpoint.open(sharded), numbers("a", "b", "c", "d"))
+    assert_holds(Checkpoint.open(ModelText(sharded)), numbers("a", "b", "c", "d"))
 
 
 def mapped_bytes(path: Path) -> list[int]:
@@ -97,7 +98,7 @@ def test_a_tensor_is_mapped_alone_and_only_while_it_is_held(tmp_path: Path):
     """TensorRT-Edge-LLM#30: memory is bounded by the largest tensor, not by the model."""
     size, page = 1 << 20, 4096
     tensors = {name: np.full(size, i, np.uint8).view(np.float32) for i, name in enumerate("abc")}
-    checkpoint = Checkpoint.open(write_checkpoint(tmp_path, CONFIG, tensors))
+    checkpoint = Checkpoint.open(ModelText(write_checkpoint(tmp_path, CONFIG, tensors)))
     path = tmp_path / "model.safetensors"
     assert mapped_bytes(path) == []
     held = checkpoint.load("b")
@@ -113,8 +114,8 @@ def test_a_tensor_is_mapped_alone_and_only_while_it_is_held(tmp_path: Path):
 
 def test_the_published_and_the_text_only_form_hold_the_same_tensors(tmp_path: Path):
     """vllm#50355: both prefixes load."""
-    text = Checkpoint.open(TINY_QWEN3_5)
-    published = Checkpoint.open(published_form(TINY_QWEN3_5, tmp_path))
+    text = Checkpoint.open(ModelText(TINY_QWEN3_5))
+    published = Checkpoint.open(ModelText(published_form(TINY_QWEN3_5, tmp_path)))
     language = {name for name in published.tensors if not name.startswith(("model.visual.", "mtp."))}
     assert language == text.tensors.keys()
     assert {name.split(".")[0] for name in published.tensors.keys() - language} == {"model", "mtp"}
@@ -131,13 +132,13 @@ def test_one_tensor_under_both_prefixes_is_an_error_naming_both(tmp_path: Path):
 
 def test_names_that_only_resemble_the_prefix_stay_as_they_are(tmp_path: Path):
     tensors = numbers("language_model.x", "model.language_models.x", "lm_head.weight", "x.model.language_model.y")
-    assert_holds(Checkpoint.open(write_checkpoint(tmp_path, CONFIG, tensors)), tensors)
+    assert_holds(Checkpoint.open(ModelText(write_checkpoint(tmp_path, CONFIG, tensors))), tensors)
 
 
 def test_what_is_odd_about_the_files_is_noted(sharded: Path):
     """mlx-vlm#1464."""
     shutil.copyfile(sharded / FIRST_SHARD, sharded / "model.safetensors")
-    checkpoint = Checkpoint.open(sharded)
+    checkpoint = Checkpoint.open(ModelText(sharded))
     assert_holds(checkpoint, numbers("a", "b", "c", "d"))
     assert [note.split()[0] for note in checkpoint.notes] == ["model.safetensors"]
     assert "model.safetensors" not in checkpoint.files
@@ -174,7 +175,9 @@ def test_what_is_no_json_in_the_config_is_named_by_path_and_line(single: Path, w
     text = (single / "config.json").read_text(encoding="utf-8")
     line = text[: text.index("1e-06")].count("\n") + 1
     (single / "config.json").write_text(text.replace("1e-06", word), encoding="utf-8")
-    assert f"{single / 'config.json'}: line {line}: {word}" in refusal(single)
+    message = refusal(single)
+    assert f"{single / 'config.json'}: line {line}, column " in message
+    assert f": {word} is not a finite number" in message
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
@@ -200,7 +203,7 @@ def test_an_unsupported_model_is_refused_before_its_weights_are_looked_at(single
 
 def test_the_directory_is_only_read(sharded: Path, tmp_path: Path):
     copy = shutil.copytree(sharded, tmp_path / "copy")
-    checkpoint = Checkpoint.open(sharded)
+    checkpoint = Checkpoint.open(ModelText(sharded))
     for name in checkpoint.tensors:
         checkpoint.load(name)
     names = sorted(path.name for path in copy.iterdir())

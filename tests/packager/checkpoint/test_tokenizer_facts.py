@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from checkpoints import TINY_QWEN3, TINY_QWEN3_5, TOKENIZER_FILES, read_config, write_json
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.checkpoint.tokenizer_facts import TokenizerFacts, read_chat_template, read_tokenizer
 from qpack_schemas.errors import InputError, QpackError, UnsupportedError
 
@@ -35,14 +36,14 @@ def edit(path: Path, **changes: Any) -> None:
 
 def refusal(directory: Path, kind: type[QpackError] = InputError, vocab_size: int = VOCAB) -> QpackError:
     with pytest.raises(kind) as caught:
-        read_tokenizer(directory, CONFIG, vocab_size)
+        read_tokenizer(ModelText(directory), CONFIG, vocab_size)
     assert type(caught.value) is kind
     return caught.value
 
 
 @pytest.mark.parametrize("source", [TINY_QWEN3, TINY_QWEN3_5])
 def test_the_facts_are_those_of_the_libraries(source: Path):
-    facts = read_tokenizer(source, read_config(source), VOCAB)
+    facts = read_tokenizer(ModelText(source), read_config(source), VOCAB)
     assert facts.real_vocab_size == Tokenizer.from_file(str(source / "tokenizer.json")).get_vocab_size()
     assert facts.eos_token_ids == (AutoTokenizer.from_pretrained(source).eos_token_id,)
     assert facts.files == ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -50,14 +51,16 @@ def test_the_facts_are_those_of_the_libraries(source: Path):
 
 def test_the_model_may_pad_its_vocabulary(directory: Path):
     """Qwen3 has 151669 tokens and 151936 rows."""
-    assert read_tokenizer(directory, CONFIG, VOCAB + 99) == read_tokenizer(directory, CONFIG, VOCAB)
+    assert read_tokenizer(ModelText(directory), CONFIG, VOCAB + 99) == read_tokenizer(
+        ModelText(directory), CONFIG, VOCAB
+    )
 
 
 def test_added_tokens_count_as_well_as_the_vocabulary(directory: Path):
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.add_special_tokens(["<|new|>"])
     tokenizer.save(str(directory / "tokenizer.json"))
-    assert read_tokenizer(directory, CONFIG, VOCAB + 1).real_vocab_size == VOCAB + 1
+    assert read_tokenizer(ModelText(directory), CONFIG, VOCAB + 1).real_vocab_size == VOCAB + 1
     error = refusal(directory)
     assert "'<|new|>' has id 512" in error.message
     assert "vocab_size is 512" in error.message
@@ -79,7 +82,7 @@ def test_eos_ids_are_united_from_wherever_they_stand(
     for name in TOKENIZER_FILES:
         shutil.copyfile(TINY_QWEN3 / name, directory / name)
     edit(directory / "generation_config.json", eos_token_id=generation)
-    facts = read_tokenizer(directory, {"eos_token_id": top, "text_config": {"eos_token_id": nested}}, VOCAB)
+    facts = read_tokenizer(ModelText(directory), {"eos_token_id": top, "text_config": {"eos_token_id": nested}}, VOCAB)
     assert facts.eos_token_ids == tuple(sorted({IM_END} | as_set(top) | as_set(nested) | as_set(generation)))
 
 
@@ -90,13 +93,13 @@ def test_eos_ids_are_united_from_wherever_they_stand(
 def test_the_tokenizer_names_its_eos_in_several_ways(directory: Path, eos_token: Any, expected: tuple[int, ...]):
     (directory / "generation_config.json").unlink()
     edit(directory / "tokenizer_config.json", eos_token=eos_token)
-    assert read_tokenizer(directory, {}, VOCAB).eos_token_ids == expected
+    assert read_tokenizer(ModelText(directory), {}, VOCAB).eos_token_ids == expected
 
 
 def test_tokenizer_json_is_enough(directory: Path):
     for name in ("generation_config.json", "tokenizer_config.json"):
         (directory / name).unlink()
-    assert read_tokenizer(directory, CONFIG, VOCAB) == TokenizerFacts(VOCAB, (IM_END,), ("tokenizer.json",))
+    assert read_tokenizer(ModelText(directory), CONFIG, VOCAB) == TokenizerFacts(VOCAB, (IM_END,), ("tokenizer.json",))
 
 
 @pytest.mark.parametrize("spelling", [VOCAB, [IM_END, VOCAB + 50]])
@@ -153,7 +156,7 @@ def test_a_decoder_that_is_not_byte_level_is_refused(directory: Path, decoder: A
 
 def test_a_sequence_of_byte_level_alone_is_byte_level(directory: Path):
     edit(directory / "tokenizer.json", decoder={"type": "Sequence", "decoders": [{"type": "ByteLevel"}]})
-    assert read_tokenizer(directory, CONFIG, VOCAB).real_vocab_size == VOCAB
+    assert read_tokenizer(ModelText(directory), CONFIG, VOCAB).real_vocab_size == VOCAB
 
 
 @pytest.mark.parametrize(
@@ -179,7 +182,7 @@ def templates(directory: Path, in_file: str | None, in_config: Any) -> tuple[str
     if in_file is not None:
         (directory / "chat_template.jinja").write_bytes(in_file.encode())
     edit(directory / "tokenizer_config.json", chat_template=in_config)
-    return read_chat_template(directory)
+    return read_chat_template(ModelText(directory))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,7 @@ def test_equal_templates_are_no_news(directory: Path, in_file: str | None):
 
 
 def test_crlf_is_no_difference(directory: Path):
-    assert templates(directory, "a\r\nb", "a\nb") == ("a\r\nb", [])
+    assert templates(directory, "a\r\nb", "a\nb") == ("a\nb", [])
 
 
 @pytest.mark.parametrize("value", [7, {"default": "x"}, [{"name": "default"}], [{"name": "rag", "template": "x"}]])
@@ -228,4 +231,4 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_place(directory: Pat
 def test_a_template_in_another_encoding_is_refused(directory: Path):
     (directory / "chat_template.jinja").write_bytes("{# 配置 #}".encode("gbk"))
     with pytest.raises(InputError, match="not UTF-8"):
-        read_chat_template(directory)
+        read_chat_template(ModelText(directory))

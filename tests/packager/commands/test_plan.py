@@ -13,6 +13,7 @@ from checkpoints import random_checkpoint
 from qpack_packager import bundle_writer
 from qpack_packager.build import build
 from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.commands.plan import report
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
@@ -24,7 +25,7 @@ MORE = Options(batches=(1, 2, 3), contexts=(48,), prefills=(5,), slots=7, dtype=
 
 
 def planned(model: Path, options: Options = SMALL) -> dict[str, Any]:
-    return json.loads(report(prepare(model, options), "json"))
+    return json.loads(report(prepare(ModelText(model), options), "json"))
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def test_so_it_is_for_every_family_other_options_and_many_shards(
 ):
     monkeypatch.setattr(bundle_writer, "SHARD_BYTES", 100_000)
     model, bundle = random_checkpoint(tmp_path / "model", family, tied=tied), tmp_path / "bundle"
-    build(model, bundle, MORE, Progress("plain"))
+    build(ModelText(model), bundle, MORE, Progress("plain"))
     plan = planned(model, MORE)
     assert plan["memory"] == read_manifest(bundle)["memory"]
     assert plan["weight_files"] == {f"weights/{p.name}": p.stat().st_size for p in (bundle / "weights").iterdir()}
@@ -101,7 +102,7 @@ def test_a_model_of_published_size_is_planned_from_its_headers_alone(
 
 def test_a_decode_step_reads_every_weight_once_and_of_the_embedding_a_line_per_row(tmp_path: Path):
     model, bundle = random_checkpoint(tmp_path / "model", "qwen3_5", tied=False), tmp_path / "bundle"
-    build(model, bundle, SMALL, Progress("plain"))
+    build(ModelText(model), bundle, SMALL, Progress("plain"))
     with safe_open(bundle / "weights" / "00000.safetensors", "numpy") as file:
         sizes = {name: file.get_slice(name) for name in file.keys() if not name.startswith("pad.")}  # noqa: SIM118
         widths = {"BF16": 2, "F32": 4, "I32": 4}
@@ -147,7 +148,7 @@ def test_a_device_that_is_too_small_is_shown_and_is_no_error():
     fits = {device["name"]: device["fits"] for device in plan["devices"]}
     assert fits == {device["name"]: needs <= device["memory_bytes"] for device in plan["devices"]}
     assert set(fits.values()) == {True, False}
-    lines = report(prepare(ASSETS / "tiny-qwen3_5", many), "text").splitlines()
+    lines = report(prepare(ModelText(ASSETS / "tiny-qwen3_5"), many), "text").splitlines()
     small = next(line for line in lines if "RTX 4060" in line)
     assert "too big" in small
     assert small.split()[-1] == "-"
@@ -155,7 +156,7 @@ def test_a_device_that_is_too_small_is_shown_and_is_no_error():
 
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen3_5"])
 def test_the_text_fits_a_terminal_and_says_why_each_tensor_is_kept(name: str):
-    prepared = prepare(ASSETS / name, Options())
+    prepared = prepare(ModelText(ASSETS / name), Options())
     text = report(prepared, "text")
     assert text.isascii()
     assert all(len(line) <= 80 and line == line.rstrip() for line in text.splitlines())

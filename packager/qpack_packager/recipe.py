@@ -1,0 +1,29 @@
+"""A recipe: the flags of `qpack build` in a YAML file, validated by a schema. Flags win over it."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qpack_packager.textfix.fix import fix
+from qpack_schemas.errors import BundleError, InputError
+from qpack_schemas.schema_check import check_schema
+
+SCHEMA = "recipe.v1.schema.json"
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Name of a flag of `build`, with underscores -> its value, as the recipe at `path` says. Raises InputError naming the place of everything that is wrong."""
+    fixed = fix(path.name, path.read_bytes())
+    if fixed.data is None:
+        problem = fixed.problems[0]
+        raise InputError(f"line {problem.line}: {problem.message}", where=str(path))
+    recipe = yaml.safe_load(fixed.data.decode("utf-8")) or {}
+    if findings := check_schema(recipe, SCHEMA, path.name):
+        shown = "\n".join(f"  {finding}" for finding in findings[: BundleError.SHOWN])
+        raise InputError(f"the recipe is wrong:\n{shown}", where=str(path))
+    return {
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in recipe.items()},
+        "encoding": [f"{glob}={name}" for glob, name in recipe.get("encodings", {}).items()],
+        "legacy_encoding": recipe.get("legacy_encodings", []),
+    }

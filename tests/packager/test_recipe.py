@@ -1,0 +1,68 @@
+"""A recipe says what the flags say, and flags win."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bundles import ASSETS
+from qpack_packager.cli import main
+
+TINY = str(ASSETS / "tiny-qwen3")
+
+
+def plan(tmp_path: Path, recipe: str | bytes, *flags: str) -> Result:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(recipe if isinstance(recipe, bytes) else recipe.encode("utf-8"))
+    return CliRunner().invoke(main, ["plan", TINY, "--recipe", str(path), "--format", "json", *flags])
+
+
+def test_a_recipe_says_what_flags_say(tmp_path: Path):
+    recipe = "# for the shop floor\nbatch: [1, 3]\ncontext: [100]\nprefill: [7]\nslots: 5\ndtype: float32\n"
+    by_recipe = plan(tmp_path, recipe)
+    by_flags = plan(
+        tmp_path, "", "--batch", "1,3", "--context", "100", "--prefill", "7", "--slots", "5", "--dtype", "float32"
+    )
+    assert by_recipe.exit_code == 0, by_recipe.output
+    assert by_recipe.output == by_flags.output
+    assert json.loads(by_recipe.output)["slots"] == 5
+
+
+def test_flags_win(tmp_path: Path):
+    facts = json.loads(plan(tmp_path, "batch: [1, 2]\nslots: 7\n", "--slots", "2").output)
+    assert facts["slots"] == 2
+    assert {bucket["rows"] for bucket in facts["buckets"] if bucket["program"] == "decode"} == {1, 2}
+
+
+def test_a_recipe_declares_encodings(tmp_path: Path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("encodings:\n  'NOTICE*': cp1252\nlegacy_encodings: [gb18030]\n", encoding="utf-8")
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in (ASSETS / "tiny-qwen3").iterdir():
+        (model / path.name).symlink_to(path)
+    (model / "NOTICE").write_bytes("Größe".encode("cp1252"))
+    arguments = ["build", str(model), "-o", str(tmp_path / "bundle"), "--recipe", str(recipe)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "bundle" / "LICENSES" / "NOTICE").read_text(encoding="utf-8") == "Größe"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("bacth: [1]", "bacth"),
+        ("batch: many", "batch"),
+        ("batch: [0]", "/batch/0"),
+        ("- 1", "recipe"),
+        ("slots: 1\nslots: 2\n", "slots"),
+        ("batch: [1", "line"),
+        (b"\xff\xfe\x00\x00\x01", "recipe"),
+    ],
+)
+def test_what_is_wrong_in_a_recipe_is_named(recipe: str | bytes, says: str, tmp_path: Path):
+    result = plan(tmp_path, recipe)
+    assert result.exit_code == 1, result.output
+    assert says in result.output
+    assert "Traceback" not in result.output
