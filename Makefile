@@ -27,7 +27,7 @@ C_LOCALE := LC_ALL=C PYTHONUTF8=0 PYTHONWARNDEFAULTENCODING=1 \
   PYTHONWARNINGS=error::EncodingWarning,ignore::EncodingWarning:regex._main
 encodings: .venv/dev ## run the tests that read and write text in the C locale
 	$(C_LOCALE) $(BIN)/pytest -n 2 -m "not nightly" tests/test_hooks.py tests/schemas/test_strict_json.py tests/schemas/test_tensor_file.py \
-	  tests/packager/commands tests/packager/textfix tests/packager/test_declared_encodings.py \
+	  tests/packager/commands tests/packager/test_declared_encodings.py \
 	  tests/packager/test_bundle_writer.py tests/runtime/test_cli.py tests/runtime/test_chat.py tests/runtime/test_detokenizer.py
 
 nightly: .venv/dev ## run all tests, on fresh random examples

@@ -31,8 +31,6 @@ RENDER = {
     "sarif": check_as_sarif.render,
     "github": check_as_github.render,
 }
-
-
 JSON = (Kind.CONFIG, Kind.TOKENIZER)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 

@@ -56,8 +56,7 @@ def _hunk(old: Sequence[str], new: Sequence[str], start: int, stop: int) -> Iter
 
 
 def _range(lines: Sequence[str], start: int, stop: int) -> str:
-    count = len(lines[start:stop])
-    return f"{start + 1 if count else start},{count}"
+    return f"{start + 1},{len(lines[start:stop])}"
 
 
 def _shown(mark: str, line: Sequence[str]) -> Iterator[str]:

@@ -1,12 +1,15 @@
 """What `qpack check` found: the facts that its reporters put into words."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qpack_packager.commands.typeset import counted
 from qpack_packager.textfix.report import Problem
+
+_PERHAPS_INVISIBLE = re.compile("[^ -~]")
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,9 @@ class Report:
 def visible(text: str) -> str:
     """The text with control characters, line ends and halves of surrogate pairs escaped, so that no file can move the
     cursor of whoever reads a report about it."""
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return _PERHAPS_INVISIBLE.sub(_escaped, text)
 
 
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+def _escaped(found: re.Match[str]) -> str:
+    char = found.group()
+    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")

@@ -129,6 +129,20 @@ def test_warnings_count_only_with_strict(tmp_path: Path):
     assert check(file, "--strict").exit_code == 1
 
 
+@pytest.mark.parametrize("vocabulary", ["vocab.json", "tokenizer.json"])
+@pytest.mark.parametrize(("token", "rule"), [("a", "QE011"), ("a\r", "QE012")])
+def test_carriage_returns_of_merges_go_only_if_no_token_beside_them_ends_so(
+    vocabulary: str, token: str, rule: str, tmp_path: Path
+):
+    tokens = {token: 0, "b": 1}
+    document = tokens if vocabulary == "vocab.json" else {"model": {"vocab": tokens}}
+    (tmp_path / vocabulary).write_text(json.dumps(document) + "\n", encoding="utf-8")
+    merges = tmp_path / "merges.txt"
+    merges.write_bytes(b"#version: 0.2\r\na b\r\n")
+    assert [found["rule"] for found in findings(check(merges, "--fix", "--format", "json"))] == [rule]
+    assert (b"\r" in merges.read_bytes()) == (rule == "QE012")
+
+
 def test_a_file_that_was_written_is_a_finding_even_if_it_was_only_warned_about(tmp_path: Path):
     """The commit that pre-commit is about to let through doesn't have the new bytes."""
     file = tmp_path / "config.json"

@@ -18,15 +18,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(LINES, st.sets(st.integers(0, 29)), st.booleans())
-@example(["a\n"] * 30, {8, 15, 29}, True)
-@example(["a\n"], {0}, False)
+@given(LINES, st.sets(st.integers(0, 29)), st.sampled_from(["cut", "", "\n", "\n\n\n\n\n"]))
+@example(["a\n"] * 30, {8, 15, 29}, "cut")
+@example(["a\n"], {0}, "\n\n\n\n\n")
 def test_git_makes_the_new_file_of_the_old_one_and_the_diff(
-    folder: Path, lines: list[str], changed: set[int], cut: bool
+    folder: Path, lines: list[str], changed: set[int], end: str
 ):
     old = "".join(lines)
     new = "".join("x\n" if place in changed else line for place, line in enumerate(lines))
-    old = old.removesuffix("\n") if cut else old
+    old = old.removesuffix("\n") if end == "cut" else old + end
     file = folder / "x.md"
     file.write_text(old, encoding="utf-8")
     diff = diff_lines("x.md", old.encode(), new.encode(), "utf-8")

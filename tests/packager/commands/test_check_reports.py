@@ -126,7 +126,7 @@ def unescape(text: str, *, property: bool = False) -> str:
 
 @given(REPORTS)
 @example(one(NOWHERE))
-@example(one(BOM, path=Path("models/a:b,c%.md")))
+@example(one(BOM, path=Path("models/a::b,c%.md")))
 def test_github_gets_one_command_for_each_finding_and_no_other(report: Report):
     text = check_as_github.render(report)
     findings = list(report.findings())
@@ -139,10 +139,10 @@ def test_github_gets_one_command_for_each_finding_and_no_other(report: Report):
 
 
 def test_github_gets_file_line_and_column():
-    assert commands(check_as_github.render(one(LATE, path=Path("models/a:b,c%.md")))) == [
+    assert commands(check_as_github.render(one(LATE, path=Path("models/a::b,c%.md")))) == [
         (
             "warning",
-            {"file": "models/a:b,c%.md", "line": "7", "col": "12", "title": f"QE052 {RULES['QE052'].title}"},
+            {"file": "models/a::b,c%.md", "line": "7", "col": "12", "title": f"QE052 {RULES['QE052'].title}"},
             LATE.message,
         )
     ]
