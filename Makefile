@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LINTERS := .venv/linters/bin
 
-.PHONY: help demo test encodings nightly check lint format types imports text workflows manifests fix clean
+.PHONY: help demo test nightly check lint format types imports text workflows manifests fix clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name what; do printf '%-10s%s\n' "$$name" "$$what"; done
@@ -15,20 +15,17 @@ demo: .venv/demo ## build a bundle of a tiny trained Qwen3.5, validate it, boot 
 	$(BIN)/qpack validate build/demo
 	$(BIN)/qpack-runtime generate build/demo --prompt "And the LORD said unto" --max-tokens 48
 
-# Two workers, and one thread in each: more only makes them fight for the cores.
-test nightly encodings: export OMP_NUM_THREADS = 1
+# Two workers, and one thread in each: more only makes them fight for the cores. In a locale that has ASCII only, where an
+# open() that names no encoding is an error, also in child processes: what passes here passes anywhere. The regex library,
+# which transformers imports, opens nothing, but asks for the locale's codec.
+test nightly: export OMP_NUM_THREADS = 1
+test nightly: export LC_ALL = C
+test nightly: export PYTHONUTF8 = 0
+test nightly: export PYTHONWARNDEFAULTENCODING = 1
+test nightly: export PYTHONWARNINGS = error::EncodingWarning,ignore::EncodingWarning:regex._main
 
-test: .venv/dev encodings ## run the tests, without those that need minutes
+test: .venv/dev ## run the tests, without those that need minutes
 	$(BIN)/pytest -n 2 -m "not nightly"
-
-# In a locale that has ASCII only, where an open() that names no encoding is an error, also in child processes. The regex
-# library, which transformers imports, opens nothing, but asks for the locale's codec.
-C_LOCALE := LC_ALL=C PYTHONUTF8=0 PYTHONWARNDEFAULTENCODING=1 \
-  PYTHONWARNINGS=error::EncodingWarning,ignore::EncodingWarning:regex._main
-encodings: .venv/dev ## run the tests that read and write text in the C locale
-	$(C_LOCALE) $(BIN)/pytest -n 2 -m "not nightly" tests/test_hooks.py tests/schemas/test_strict_json.py tests/schemas/test_tensor_file.py \
-	  tests/packager/commands tests/packager/test_declared_encodings.py \
-	  tests/packager/test_bundle_writer.py tests/runtime/test_cli.py tests/runtime/test_chat.py tests/runtime/test_detokenizer.py
 
 nightly: .venv/dev ## run all tests, on fresh random examples
 	$(BIN)/pytest -n 2 --hypothesis-profile=nightly

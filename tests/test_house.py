@@ -27,6 +27,7 @@ BASE_COMMANDS = {
     "inspect BUNDLE": 0,
     "inspect BUNDLE --format json": 0,
     "diff BUNDLE BUNDLE": 0,
+    "check tests/assets": 0,
     "validate tests": 5,
     "inspect tests": 5,
 }
