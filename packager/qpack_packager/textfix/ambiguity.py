@@ -52,7 +52,7 @@ def _natural(text: str, found: re.Match[str], everyday: bool, common: bool) -> b
     run, before, after = found.group(), text[: found.start()][-2:], text[found.end() :][:1]
     before = "" if before.startswith("\\") else before[-1:]  # the n of an escape is no letter of a word
     if set(run) <= set(_SYMBOLS):
-        return len(set(run)) == 1 or set(run) <= set(_AROUND_WORDS) or not everyday
+        return len(run) == 1 or set(run) <= set(_AROUND_WORDS) or not everyday
     word = run.strip(_AROUND_WORDS)
     touches = (before.isalpha() and run[0] == word[0]) + (after.isalpha() and run[-1] == word[-1])
     if _LATIN.fullmatch(word) and touches:

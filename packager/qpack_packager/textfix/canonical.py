@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 
 from qpack_packager.textfix.kinds import Kind
-from qpack_packager.textfix.report import Newlines, Problem, place, preview
+from qpack_packager.textfix.report import Newlines, Problem, Severity, place, preview
 
 _NEWLINE = re.compile(r"\r\n?")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"', re.DOTALL)
@@ -36,7 +36,7 @@ def canonicalize(text: str, kind: Kind, vocabulary: Collection[str]) -> tuple[st
     return text, problems
 
 
-def _at(text: str, index: int, rule: str, fixable: bool, message: str, severity="error") -> Problem:
+def _at(text: str, index: int, rule: str, fixable: bool, message: str, severity: Severity = "error") -> Problem:
     line, column = place(text, index)
     return Problem(rule, severity, fixable, message, line, column, preview=preview(text, index))
 

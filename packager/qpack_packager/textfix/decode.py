@@ -65,8 +65,8 @@ def _decode(data: bytes, parses: Callable[[str], bool], declared: str | None, le
         if data.startswith(mark):
             return _decode_marked(data, mark, codec)
     as_utf8 = _utf8(data)
-    plain = as_utf8 is not None and b"\0" not in data and b"\x1b" not in data
-    if declared is not None and (not plain or could_be_gb18030(as_utf8, data)):
+    is_plain = b"\0" not in data and b"\x1b" not in data
+    if declared is not None and (as_utf8 is None or not is_plain or could_be_gb18030(as_utf8, data)):
         return _decode_declared(data, declared, parses)
     if b"\0" in data:
         return _decode_nuls(data, parses)

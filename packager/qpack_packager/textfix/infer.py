@@ -21,6 +21,7 @@ MIN_WORST = -1.0  # nats a character; where a byte was lost, what follows is noi
 MIN_RUN = 1.4  # characters; accented letters read as CJK stand alone between ASCII letters
 MIN_DISTINCT = 4
 MIN_LEAD = 8.0  # nats over every rival
+VOTE_BYTES = 200_000  # bytes that the detector looks at; what a reading must keep, all bytes must keep
 MIN_MEAN_FOR_SITE = (
     1.8  # nats a character, for a text too short to stand alone in an encoding that the site is known for
 )
@@ -126,8 +127,8 @@ def _has_ascii_second_bytes(reading: Reading) -> bool:
 
 def _detected(data: bytes) -> str | None:
     """The CJK encoding that chardet ranks first among those. Its confidence says nothing here and is not used. Lines of pure
-    ASCII tell it nothing either, and left out they cannot push the others beyond its limit."""
-    lines = b"".join(_HIGH_LINE.findall(data))
+    ASCII tell it nothing either, and left out they cannot push the others beyond what it looks at."""
+    lines = b"".join(_HIGH_LINE.findall(data))[:VOTE_BYTES]
     ranked = chardet.detect_all(lines, ignore_threshold=True, max_bytes=len(lines))
     names = [(entry["encoding"] or "").lower() for entry in ranked]
     return next((name for name in names if any(name in system.detected for system in WRITING_SYSTEMS)), None)

@@ -12,6 +12,8 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import sub
 
 from qpack_packager.textfix import common_characters as common
 
@@ -107,10 +109,10 @@ STRETCH = 6
 
 def weigh(text: str, system: WritingSystem) -> Evidence:
     """The evidence of a text that `system.codec` can encode and that has a character outside ASCII."""
-    counts = Counter(char for run in _RUN.findall(text) for char in run)
+    runs = _RUN.findall(text)
+    counts = Counter("".join(runs))
     gains = {char: system.gain(char) for char in counts}
     total, gain = counts.total(), sum(gains[char] * count for char, count in counts.items())
-    runs = _RUN.findall(text)
     foreign = sum(count for char, count in counts.items() if system.foreign(char))
     return Evidence(gain, gain / total, _worst_stretch(runs, gains), total / len(runs), len(counts), foreign)
 
@@ -118,11 +120,8 @@ def weigh(text: str, system: WritingSystem) -> Evidence:
 def _worst_stretch(runs: list[str], gains: dict[str, float]) -> float:
     worst = math.inf
     for run in runs:
-        sums = [0.0]
-        for char in run:
-            sums.append(sums[-1] + gains[char])
-        size = min(STRETCH, len(run))
-        worst = min([worst, *((sums[end] - sums[end - size]) / STRETCH for end in range(size, len(sums)))])
+        sums = list(accumulate(map(gains.__getitem__, run), initial=0.0))
+        worst = min(worst, min(map(sub, sums[min(STRETCH, len(run)) :], sums)) / STRETCH)
     return worst
 
 
