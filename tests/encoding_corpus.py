@@ -1,4 +1,9 @@
-"""Small model files in many encodings, with the right text or None where only a refusal is right. Deterministic by seed."""
+"""Small model files in many encodings, with the right text or None where only a refusal is right.
+
+Deterministic by seed.
+"""
+
+# ruff: noqa: E501, RUF001  # sentences of other scripts, one a line
 
 import codecs
 import json

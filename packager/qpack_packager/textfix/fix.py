@@ -38,7 +38,7 @@ def fix(
     `name` decides the kind of file. `declared` is the encoding that a person gave for this file; it must decode and
     parse. `legacy` are the encodings of a site, of the five CJK ones; they settle a choice that is open otherwise.
     `vocabulary` are the tokens that belong to a merges.txt. Files above MAX_BYTES are refused: check the size before
-    reading. """
+    reading."""
     kind = kind_of(name)
     if (refusal := _refusal(kind, data)) is not None:
         return Fixed(None, None, [refusal])

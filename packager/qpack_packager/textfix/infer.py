@@ -1,8 +1,9 @@
 """Which of five CJK encodings a text is in, if the bytes say so beyond doubt.
 
-gb18030, cp950, cp932, euc_jp and cp949 nearly never fail to decode, so decoding proves nothing. A reading is taken only if it
-encodes to the same bytes, has no character that text does not have, parses as its kind, reads like its language throughout,
-a detector ranks it first, and no rival reading comes near. Single-byte encodings decode anything and are never guessed.
+gb18030, cp950, cp932, euc_jp and cp949 nearly never fail to decode, so decoding proves nothing. A reading is taken
+only if it encodes to the same bytes, has no character that text does not have, parses as its kind, reads like its
+language throughout, a detector ranks it first, and no rival reading comes near. Single-byte encodings decode
+anything and are never guessed.
 """
 
 import re
@@ -83,8 +84,8 @@ def _read(data: bytes, system: WritingSystem) -> Reading | None:
 
 
 def _unequivocal(data: bytes, reading: Reading) -> bool:
-    """Whether nothing in the text is open to a second reading, or a trace of damage. Codecs that go by the same name differ:
-    cp932 and Shift_JIS in the wave dash, cp950 and Big5 in the bullet."""
+    """Whether nothing in the text is open to a second reading, or a trace of damage. Codecs that go by the same name
+    differ: cp932 and Shift_JIS in the wave dash, cp950 and Big5 in the bullet."""
     if reading.system.codec in ("cp932", "euc_jp") and _YEN.search(reading.text):
         return False
     if _has_ascii_second_bytes(reading) and _LEFT_OVER.search(reading.text):
@@ -126,8 +127,8 @@ def _has_ascii_second_bytes(reading: Reading) -> bool:
 
 
 def _detected(data: bytes) -> str | None:
-    """The CJK encoding that chardet ranks first among those. Its confidence says nothing here and is not used. Lines of pure
-    ASCII tell it nothing either, and left out they cannot push the others beyond what it looks at."""
+    """The CJK encoding that chardet ranks first among those. Its confidence says nothing here and is not used. Lines
+    of pure ASCII tell it nothing either, and left out they cannot push the others beyond what it looks at."""
     lines = b"".join(_HIGH_LINE.findall(data))[:VOTE_BYTES]
     ranked = chardet.detect_all(lines, ignore_threshold=True, max_bytes=len(lines))
     names = [(entry["encoding"] or "").lower() for entry in ranked]

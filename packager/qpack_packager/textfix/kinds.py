@@ -46,9 +46,58 @@ _STEMS = {
 }
 _NEVER = frozenset(
     # Weights and arrays, archives, images and sound, documents, code: *.py is never shipped.
-    ".safetensors .bin .pt .pth .ckpt .gguf .ggml .onnx .h5 .msgpack .npy .npz .pkl .pickle .parquet .arrow .model .tiktoken "
-    ".zip .gz .tgz .tar .xz .zst .bz2 .7z .png .jpg .jpeg .gif .webp .svg .ico .mp3 .mp4 .wav .pdf .docx "
-    ".py .pyc .so .dll .exe .cubin .cu .c .cpp .h .sh .ipynb".split()
+    [
+        ".safetensors",
+        ".bin",
+        ".pt",
+        ".pth",
+        ".ckpt",
+        ".gguf",
+        ".ggml",
+        ".onnx",
+        ".h5",
+        ".msgpack",
+        ".npy",
+        ".npz",
+        ".pkl",
+        ".pickle",
+        ".parquet",
+        ".arrow",
+        ".model",
+        ".tiktoken",
+        ".zip",
+        ".gz",
+        ".tgz",
+        ".tar",
+        ".xz",
+        ".zst",
+        ".bz2",
+        ".7z",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".webp",
+        ".svg",
+        ".ico",
+        ".mp3",
+        ".mp4",
+        ".wav",
+        ".pdf",
+        ".docx",
+        ".py",
+        ".pyc",
+        ".so",
+        ".dll",
+        ".exe",
+        ".cubin",
+        ".cu",
+        ".c",
+        ".cpp",
+        ".h",
+        ".sh",
+        ".ipynb",
+    ]
 )
 
 

@@ -2,8 +2,8 @@
 
 Each codec gets a model of one character at a time. Characters fall into classes (common, more, marks, kana, level 1, level 2,
 other); a class has a share of running text, spread evenly over its members. The *gain* of a character is the logarithm of its
-probability over that of its bytes as noise, in nats: about +3 for a common character, below 0 for one that text rarely has.
-Bytes read in the wrong codec come out below 0 on average, whatever language they are.
+probability over that of its bytes as noise, in nats: about +3 for a common character, below 0 for one that text
+rarely has. Bytes read in the wrong codec come out below 0 on average, whatever language they are.
 """
 
 import math
@@ -38,8 +38,9 @@ _RUN = re.compile(r"[^\x00-\x7f]+")
 class WritingSystem:
     """A codec, the codecs that read the same bytes as other characters, what a detector calls it, and its text.
 
-    `standard` is the codec of the national character set, whose rows before `level_2` (lead byte, as in EUC or Big5) hold the
-    characters of everyday use. `shares` are the parts of running text in common, more, kana, level 1, level 2; the rest are marks."""
+    `standard` is the codec of the national character set, whose rows before `level_2` (lead byte, as in EUC or Big5)
+    hold the characters of everyday use. `shares` are the parts of running text in common, more, kana, level 1, level
+    2; the rest are marks."""
 
     codec: str
     siblings: tuple[str, ...]
@@ -92,9 +93,9 @@ class WritingSystem:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a text says for its reading. `gain` in nats over all characters outside ASCII, `mean` per character; `worst` is the
-    mean of the worst stretch of STRETCH characters in a row; `run` is the mean length of such rows; `foreign` counts characters
-    that text does not have."""
+    """What a text says for its reading. `gain` in nats over all characters outside ASCII, `mean` per character;
+    `worst` is the mean of the worst stretch of STRETCH characters in a row; `run` is the mean length of such rows;
+    `foreign` counts characters that text does not have."""
 
     gain: float
     mean: float

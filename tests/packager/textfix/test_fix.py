@@ -1,5 +1,7 @@
 """Decisions of textfix one by one, and what hostile files do."""
 
+# ruff: noqa: RUF001  # letters of other scripts are what this is about
+
 import json
 
 import pytest
