@@ -101,9 +101,10 @@ def samples(seed: int) -> Iterator[Sample]:
                 yield Sample(name, "unicode", encoding, _encode(text, encoding), text)
             if language == "ja" and "¥" not in text:
                 yield Sample(name, "iso-2022", "iso2022_jp", text.encode("iso2022_jp"), text)
-            for group, encodings in (("cjk", CJK), ("single-byte", SINGLE_BYTE)):
-                for encoding in encodings.get(language, []):
-                    yield from _legacy(name, group, encoding, text)
+            for encoding in CJK.get(language, []):
+                yield from _legacy(name, "cjk", encoding, text)
+            for encoding in SINGLE_BYTE.get(language, []):
+                yield from _legacy(name, "single-byte", encoding, text)
             if not sentence.isascii():
                 yield from _damaged(name, text.encode("utf-8"), draw)
     yield Sample("config.json", "damaged", "noise", draw.randbytes(300), None)

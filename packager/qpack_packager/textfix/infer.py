@@ -23,9 +23,7 @@ MIN_RUN = 1.4  # characters; accented letters read as CJK stand alone between AS
 MIN_DISTINCT = 4
 MIN_LEAD = 8.0  # nats over every rival
 VOTE_BYTES = 200_000  # bytes that the detector looks at; what a reading must keep, all bytes must keep
-MIN_MEAN_FOR_SITE = (
-    1.8  # nats a character, for a text too short to stand alone in an encoding that the site is known for
-)
+MIN_MEAN_FOR_SITE = 1.8  # nats a character, for a text in an encoding of the site that is too short to stand alone
 
 _HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 _HIGH_RUN = re.compile(r"[^\x00-\x7f]+")

@@ -1,9 +1,9 @@
 """How likely a text is as Chinese, Japanese or Korean: the evidence that decides between the five CJK codecs.
 
-Each codec gets a model of one character at a time. Characters fall into classes (common, more, marks, kana, level 1, level 2,
-other); a class has a share of running text, spread evenly over its members. The *gain* of a character is the logarithm of its
-probability over that of its bytes as noise, in nats: about +3 for a common character, below 0 for one that text
-rarely has. Bytes read in the wrong codec come out below 0 on average, whatever language they are.
+Each codec gets a model of one character at a time. Characters fall into classes: common, more, marks, kana, level 1,
+level 2, other. A class has a share of running text, spread evenly over its members. The *gain* of a character is the
+logarithm of its probability over that of its bytes as noise, in nats: about +3 for a common character, below 0 for one
+that text rarely has. Bytes read in the wrong codec come out below 0 on average, whatever language they are.
 """
 
 import math

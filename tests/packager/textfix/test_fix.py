@@ -85,8 +85,8 @@ def test_bytes_that_shift_jis_and_cp932_read_differently_are_not_guessed(text: s
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ('{"a": 1, // x\n"b": 2}', "QE021"), ('{"a": 1,}', "QE022"), ('{"a": NaN}', "QE023"), ('{"a": 1, "a": 2}', "QE024"),
-        ('{"a": "\\ud800"}', "QE025"), ("[" * 100_000, "QE026"), ('{"a" 1}', "QE020"),
+        ('{"a": 1, // x\n"b": 2}', "QE021"), ('{"a": 1,}', "QE022"), ('{"a": NaN}', "QE023"),
+        ('{"a": 1, "a": 2}', "QE024"), ('{"a": "\\ud800"}', "QE025"), ("[" * 100_000, "QE026"), ('{"a" 1}', "QE020"),
     ],
 )  # fmt: skip
 def test_each_fault_of_json_has_its_rule(text: str, rule: str):
