@@ -136,7 +136,8 @@ def _repeated_key(text: str) -> tuple[str, int, int]:
         elif found.group() == "}":
             objects.pop()
         elif found.group(2):
-            key, index = json.loads(found.group(1)), found.start()
+            word, index = found.group(1), found.start()
+            key = json.loads(word) if "\\" in word else word[1:-1]
             if key in objects[-1]:
                 return key, objects[-1][key], index
             objects[-1][key] = index

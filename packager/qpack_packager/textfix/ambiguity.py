@@ -1,8 +1,9 @@
 """Well-formed UTF-8 that could be GB18030 all the same.
 
-A GBK pair with lead C2-DF and trail 80-BF is a two-byte UTF-8 sequence, so a few hanzi between ASCII may be well-formed UTF-8:
-U+76EE U+5F55 becomes U+013F U+00BC. Longer Chinese text cannot, since most pairs do not fit. What is left to look at is a file
-with a handful of characters outside ASCII, all of two bytes in UTF-8, in which one does not look like part of a word.
+A GBK pair with lead C2-DF and trail 80-BF is a two-byte UTF-8 sequence, so a few hanzi between ASCII may be
+well-formed UTF-8: U+76EE U+5F55 becomes U+013F U+00BC. Longer Chinese text cannot, since most pairs do not fit. What
+is left to look at is a file with a handful of characters outside ASCII, all of two bytes in UTF-8, in which one does
+not look like part of a word.
 """
 
 import re
@@ -47,12 +48,12 @@ def _is_everyday(char: str) -> bool:
 
 
 def _natural(text: str, found: re.Match[str], everyday: bool, common: bool) -> bool:
-    """Whether a run of characters outside ASCII is a word, a part of one, or a symbol. `everyday` and `common`: all of the
-    file reads as everyday hanzi, or as common ones, which asks for more."""
+    """Whether a run of characters outside ASCII is a word, a part of one, or a symbol. `everyday` and `common`: all
+    of the file reads as everyday hanzi, or as common ones, which asks for more."""
     run, before, after = found.group(), text[: found.start()][-2:], text[found.end() :][:1]
     before = "" if before.startswith("\\") else before[-1:]  # the n of an escape is no letter of a word
     if set(run) <= set(_SYMBOLS):
-        return len(set(run)) == 1 or set(run) <= set(_AROUND_WORDS) or not everyday
+        return len(run) == 1 or set(run) <= set(_AROUND_WORDS) or not everyday
     word = run.strip(_AROUND_WORDS)
     touches = (before.isalpha() and run[0] == word[0]) + (after.isalpha() and run[-1] == word[-1])
     if _LATIN.fullmatch(word) and touches:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 
 from qpack_packager.textfix.kinds import Kind
-from qpack_packager.textfix.report import Newlines, Problem, place, preview
+from qpack_packager.textfix.report import Newlines, Problem, Severity, place, preview
 
 _NEWLINE = re.compile(r"\r\n?")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"', re.DOTALL)
@@ -20,8 +20,8 @@ def newlines_of(text: str) -> Newlines:
 
 
 def canonicalize(text: str, kind: Kind, vocabulary: Collection[str]) -> tuple[str, list[Problem]]:
-    """The canonical text and what was not canonical. A licence keeps its newlines; a vocabulary loses its carriage returns
-    only where they cannot belong to a token; of a configuration the end is made one newline."""
+    """The canonical text and what was not canonical. A licence keeps its newlines; a vocabulary loses its carriage
+    returns only where they cannot belong to a token; of a configuration the end is made one newline."""
     problems: list[Problem] = []
     if "\r" in text and kind is not Kind.LICENSE:
         if kind is Kind.VOCABULARY and (reason := _keeps_carriage_returns(text, vocabulary)):
@@ -36,7 +36,7 @@ def canonicalize(text: str, kind: Kind, vocabulary: Collection[str]) -> tuple[st
     return text, problems
 
 
-def _at(text: str, index: int, rule: str, fixable: bool, message: str, severity="error") -> Problem:
+def _at(text: str, index: int, rule: str, fixable: bool, message: str, severity: Severity = "error") -> Problem:
     line, column = place(text, index)
     return Problem(rule, severity, fixable, message, line, column, preview=preview(text, index))
 
@@ -54,8 +54,9 @@ def _keeps_carriage_returns(text: str, vocabulary: Collection[str]) -> str | Non
 
 
 def ascii_json(text: str) -> str:
-    """The same JSON in ASCII: characters in strings become \\u escapes, those beyond U+FFFF a surrogate pair, and nothing else
-    changes. For readers that use the locale's codec. Raises ValueError if a character outside ASCII is not in a string."""
+    """The same JSON in ASCII: characters in strings become \\u escapes, those beyond U+FFFF a surrogate pair, and
+    nothing else changes. For readers that use the locale's codec. Raises ValueError if a character outside ASCII is
+    not in a string."""
     ascii_text = _STRING.sub(lambda string: _NOT_ASCII.sub(_escape, string.group()), text)
     if not ascii_text.isascii():
         raise ValueError("a character outside ASCII stands outside of a string: this is not JSON")

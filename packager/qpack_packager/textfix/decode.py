@@ -1,7 +1,7 @@
 """Bytes -> text, in an order in which each step is certain or refuses; no step falls back to a looser one.
 
-Byte order mark; a declared encoding, unless the bytes are UTF-8 anyhow; NUL bytes; ISO-2022-JP escapes; strict UTF-8; damaged
-UTF-8; the five CJK encodings.
+Byte order mark; a declared encoding, unless the bytes are UTF-8 anyhow; NUL bytes; ISO-2022-JP escapes; strict
+UTF-8; damaged UTF-8; the five CJK encodings.
 """
 
 import codecs
@@ -29,6 +29,7 @@ _ISO_2022 = re.compile(rb"\x1b(\$|\()")
 _NO_ENCODINGS = frozenset(
     {"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem", "utf-7"}
 )
+MIN_UTF_16 = 6  # bytes; one NUL byte in less is no pattern
 DAMAGED_SHARE = 0.6  # of the bytes above 0x7F in well-formed UTF-8 sequences
 
 
@@ -65,8 +66,8 @@ def _decode(data: bytes, parses: Callable[[str], bool], declared: str | None, le
         if data.startswith(mark):
             return _decode_marked(data, mark, codec)
     as_utf8 = _utf8(data)
-    plain = as_utf8 is not None and b"\0" not in data and b"\x1b" not in data
-    if declared is not None and (not plain or could_be_gb18030(as_utf8, data)):
+    is_plain = b"\0" not in data and b"\x1b" not in data
+    if declared is not None and (as_utf8 is None or not is_plain or could_be_gb18030(as_utf8, data)):
         return _decode_declared(data, declared, parses)
     if b"\0" in data:
         return _decode_nuls(data, parses)
@@ -152,10 +153,11 @@ def _decode_nuls(data: bytes, parses: Callable[[str], bool]) -> Decoded:
             if (text := _sane(data, codec)) is not None and parses(text):
                 return Decoded(text, codec, "nul-pattern", False, 0)
     even, odd = data[0::2].count(0), data[1::2].count(0)
-    order = "utf-16-le" if odd > even else "utf-16-be"
-    text, other = _sane(data, order), _sane(data, _other_order(order))
-    if text is not None and even != odd and parses(text):
-        plainly_ascii = min(even, odd) == 0 and _ascii_share(text) >= 0.5
+    for order, upper, lower in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        text, other = _sane(data, order), _sane(data, _other_order(order))
+        if text is None or upper < lower or not parses(text) or len(data) < MIN_UTF_16:
+            continue
+        plainly_ascii = lower == 0 and _ascii_share(text) > 0.5
         if other is None or not parses(other) or plainly_ascii:
             return Decoded(text, order, "nul-pattern", False, 0)
     offset = data.index(0)
@@ -182,15 +184,15 @@ def _decode_escapes(data: bytes, parses: Callable[[str], bool]) -> Decoded:
     except UnicodeError as error:
         reason = str(error)
     message = (
-        f"has an ISO-2022 escape at offset {offset}, but is not ISO-2022-JP: {reason}; if it is another encoding, name it with "
-        "--encoding GLOB=NAME"
+        f"has an ISO-2022 escape at offset {offset}, but is not ISO-2022-JP: {reason}; if it is another encoding, "
+        "name it with --encoding GLOB=NAME"
     )
     raise _refuse("QE003", message, data, offset)
 
 
 def _refuse_damaged(data: bytes) -> None:
-    """Raises Refused for control bytes, and for bytes that are mostly well-formed UTF-8: another codec would read those, too,
-    and turn a small loss into nonsense."""
+    """Raises Refused for control bytes, and for bytes that are mostly well-formed UTF-8: another codec would read
+    those, too, and turn a small loss into nonsense."""
     control = (
         next((index for index, byte in enumerate(data) if byte in _CONTROLS), None) if _has_controls(data) else None
     )
@@ -204,8 +206,8 @@ def _refuse_damaged(data: bytes) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             message = (
-                f"is damaged UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} does not belong there; if it is "
-                "another encoding, name it with --encoding GLOB=NAME"
+                f"is damaged UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} does not belong there; if "
+                "it is another encoding, name it with --encoding GLOB=NAME"
             )
             raise _refuse("QE004", message, data, error.start) from None
 
@@ -234,7 +236,7 @@ def _refuse_ambiguous(decoded: Decoded, data: bytes, declared: str | None) -> No
     shown = preview(decoded.text, index)
     other = preview(utf8.decode("gb18030"), index)
     message = (
-        f"could be UTF-8, {shown!r}, or GB18030, {other!r}; name the right one with --encoding GLOB=utf-8 or --encoding "
-        "GLOB=gb18030"
+        f"could be UTF-8, {shown!r}, or GB18030, {other!r}; name the right one with --encoding GLOB=utf-8 or "
+        "--encoding GLOB=gb18030"
     )
     raise Refused(Problem("QE006", "error", False, message, line, column, offset_of(decoded, index), shown))

@@ -11,14 +11,14 @@ from qpack_packager.textfix.structure import check
 from qpack_packager.textfix.suspicious import suspicious
 
 _GIT_LFS = b"version https://git-lfs"
-MAX_BYTES = 64 << 20  # the largest tokenizer.json that is published has about 33 MB
+MAX_BYTES = 64 << 20  # the largest tokenizer.json that is published has about 33 MB; others may have a quarter
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """`data` is the clean canonical UTF-8, or None if the file is refused, which is when a problem is an error that is not
-    fixable. `facts` is None if it could not be decoded. Only a licence can have data without facts: the source bytes, kept.
-    The file is clean if `data` equals the source."""
+    """`data` is the clean canonical UTF-8, or None if the file is refused, which is when a problem is an error that
+    is not fixable. `facts` is None if it could not be decoded. Only a licence can have data without facts: the source
+    bytes, kept. The file is clean if `data` equals the source."""
 
     data: bytes | None
     facts: TextFacts | None
@@ -37,8 +37,8 @@ def fix(
 
     `name` decides the kind of file. `declared` is the encoding that a person gave for this file; it must decode and
     parse. `legacy` are the encodings of a site, of the five CJK ones; they settle a choice that is open otherwise.
-    `vocabulary` are the tokens that belong to a merges.txt. Files above MAX_BYTES are refused: check the size before reading.
-    """
+    `vocabulary` are the tokens that belong to a merges.txt. Files above MAX_BYTES are refused: check the size before
+    reading."""
     kind = kind_of(name)
     if (refusal := _refusal(kind, data)) is not None:
         return Fixed(None, None, [refusal])
@@ -63,8 +63,9 @@ def _refusal(kind: Kind, data: bytes) -> Problem | None:
         )
     if kind is Kind.NEVER:
         return Problem("QE005", "error", False, "by its name this is no text file of a model")
-    if len(data) > MAX_BYTES:
-        return Problem("QE009", "error", False, f"has {len(data)} bytes; text files of models have at most {MAX_BYTES}")
+    most = MAX_BYTES if kind is Kind.TOKENIZER else MAX_BYTES // 4
+    if len(data) > most:
+        return Problem("QE009", "error", False, f"has {len(data)} bytes; files of this kind have at most {most}")
     return None
 
 

@@ -1,8 +1,9 @@
 """Which of five CJK encodings a text is in, if the bytes say so beyond doubt.
 
-gb18030, cp950, cp932, euc_jp and cp949 nearly never fail to decode, so decoding proves nothing. A reading is taken only if it
-encodes to the same bytes, has no character that text does not have, parses as its kind, reads like its language throughout,
-a detector ranks it first, and no rival reading comes near. Single-byte encodings decode anything and are never guessed.
+gb18030, cp950, cp932, euc_jp and cp949 nearly never fail to decode, so decoding proves nothing. A reading is taken
+only if it encodes to the same bytes, has no character that text does not have, parses as its kind, reads like its
+language throughout, a detector ranks it first, and no rival reading comes near. Single-byte encodings decode
+anything and are never guessed.
 """
 
 import re
@@ -21,9 +22,8 @@ MIN_WORST = -1.0  # nats a character; where a byte was lost, what follows is noi
 MIN_RUN = 1.4  # characters; accented letters read as CJK stand alone between ASCII letters
 MIN_DISTINCT = 4
 MIN_LEAD = 8.0  # nats over every rival
-MIN_MEAN_FOR_SITE = (
-    1.8  # nats a character, for a text too short to stand alone in an encoding that the site is known for
-)
+VOTE_BYTES = 200_000  # bytes that the detector looks at; what a reading must keep, all bytes must keep
+MIN_MEAN_FOR_SITE = 1.8  # nats a character, for a text in an encoding of the site that is too short to stand alone
 
 _HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 _HIGH_RUN = re.compile(r"[^\x00-\x7f]+")
@@ -82,8 +82,8 @@ def _read(data: bytes, system: WritingSystem) -> Reading | None:
 
 
 def _unequivocal(data: bytes, reading: Reading) -> bool:
-    """Whether nothing in the text is open to a second reading, or a trace of damage. Codecs that go by the same name differ:
-    cp932 and Shift_JIS in the wave dash, cp950 and Big5 in the bullet."""
+    """Whether nothing in the text is open to a second reading, or a trace of damage. Codecs that go by the same name
+    differ: cp932 and Shift_JIS in the wave dash, cp950 and Big5 in the bullet."""
     if reading.system.codec in ("cp932", "euc_jp") and _YEN.search(reading.text):
         return False
     if _has_ascii_second_bytes(reading) and _LEFT_OVER.search(reading.text):
@@ -125,9 +125,9 @@ def _has_ascii_second_bytes(reading: Reading) -> bool:
 
 
 def _detected(data: bytes) -> str | None:
-    """The CJK encoding that chardet ranks first among those. Its confidence says nothing here and is not used. Lines of pure
-    ASCII tell it nothing either, and left out they cannot push the others beyond its limit."""
-    lines = b"".join(_HIGH_LINE.findall(data))
+    """The CJK encoding that chardet ranks first among those. Its confidence says nothing here and is not used. Lines
+    of pure ASCII tell it nothing either, and left out they cannot push the others beyond what it looks at."""
+    lines = b"".join(_HIGH_LINE.findall(data))[:VOTE_BYTES]
     ranked = chardet.detect_all(lines, ignore_threshold=True, max_bytes=len(lines))
     names = [(entry["encoding"] or "").lower() for entry in ranked]
     return next((name for name in names if any(name in system.detected for system in WRITING_SYSTEMS)), None)

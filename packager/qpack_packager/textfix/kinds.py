@@ -44,60 +44,13 @@ _STEMS = {
     "copying": Kind.LICENSE,
     "readme": Kind.MARKDOWN,
 }
-_NEVER = frozenset(
-    # Weights and arrays, archives, images and sound, documents, code: *.py is never shipped.
-    [
-        ".safetensors",
-        ".bin",
-        ".pt",
-        ".pth",
-        ".ckpt",
-        ".gguf",
-        ".ggml",
-        ".onnx",
-        ".h5",
-        ".msgpack",
-        ".npy",
-        ".npz",
-        ".pkl",
-        ".pickle",
-        ".parquet",
-        ".arrow",
-        ".model",
-        ".tiktoken",
-        ".zip",
-        ".gz",
-        ".tgz",
-        ".tar",
-        ".xz",
-        ".zst",
-        ".bz2",
-        ".7z",
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".gif",
-        ".webp",
-        ".svg",
-        ".ico",
-        ".mp3",
-        ".mp4",
-        ".wav",
-        ".pdf",
-        ".docx",
-        ".py",
-        ".pyc",
-        ".so",
-        ".dll",
-        ".exe",
-        ".cubin",
-        ".cu",
-        ".c",
-        ".cpp",
-        ".h",
-        ".sh",
-        ".ipynb",
-    ]
+# Weights and arrays, archives, images and sound, documents, code: *.py is never shipped.
+_NEVER = (
+    {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".onnx", ".h5", ".msgpack", ".npy", ".npz"}
+    | {".pkl", ".pickle", ".parquet", ".arrow", ".model", ".tiktoken"}
+    | {".zip", ".gz", ".tgz", ".tar", ".xz", ".zst", ".bz2", ".7z"}
+    | {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".ico", ".mp3", ".mp4", ".wav", ".pdf", ".docx"}
+    | {".py", ".pyc", ".so", ".dll", ".exe", ".cubin", ".cu", ".c", ".cpp", ".h", ".sh", ".ipynb"}
 )
 
 

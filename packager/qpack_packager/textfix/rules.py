@@ -25,8 +25,8 @@ _RULES = (
     Rule(
         "QE002",
         "byte order mark",
-        "A byte order mark stands before the text. JSON forbids it (RFC 8259), JSON and tokenizer loaders fail on it, and "
-        "a chat template puts it into every prompt. `qpack check --fix` removes it.",
+        "A byte order mark stands before the text. JSON forbids it (RFC 8259), JSON and tokenizer loaders fail on it, "
+        "and a chat template puts it into every prompt. `qpack check --fix` removes it.",
     ),
     Rule(
         "QE003",
@@ -38,14 +38,14 @@ _RULES = (
     Rule(
         "QE004",
         "damaged text",
-        "The file is UTF-8, UTF-16 or UTF-32 with bytes that do not belong there: it was cut off, or a tool wrote over a "
-        "part of it. No encoding brings the lost characters back. Fetch the file again from where it came from.",
+        "The file is UTF-8, UTF-16 or UTF-32 with bytes that do not belong there: it was cut off, or a tool wrote "
+        "over a part of it. No encoding brings the lost characters back. Fetch the file again from where it came from.",
     ),
     Rule(
         "QE005",
         "binary, not text",
-        "The bytes are not text in any encoding, or the name is one of binary files. Fetch the right file; weights belong "
-        "into *.safetensors.",
+        "The bytes are not text in any encoding, or the name is one of binary files. Fetch the right file; weights "
+        "belong into *.safetensors.",
     ),
     Rule(
         "QE006",
@@ -57,20 +57,20 @@ _RULES = (
     Rule(
         "QE007",
         "control character",
-        "A control character other than tab, newline, carriage return and form feed stands in the text. It comes from damage "
-        "or from a terminal and does not belong in a model file. Delete it.",
+        "A control character other than tab, newline, carriage return and form feed stands in the text. It comes from "
+        "damage or from a terminal and does not belong in a model file. Delete it.",
     ),
     Rule(
         "QE008",
         "declared encoding does not fit",
-        "An encoding was declared for this file, but its bytes are not text in it, or Python has no such codec. Correct "
-        "the declaration.",
+        "An encoding was declared for this file, but its bytes are not text in it, or Python has no such codec. "
+        "Correct the declaration.",
     ),
     Rule(
         "QE009",
         "too large for a text file",
-        "The file is larger than any text file of a model, or than a file of its kind can be checked in reasonable time. "
-        "Make sure that the name is the right one.",
+        "The file is larger than any text file of a model, or than a file of its kind can be checked in reasonable "
+        "time. Make sure that the name is the right one.",
     ),
     Rule(
         "QE010",
@@ -126,7 +126,8 @@ _RULES = (
     Rule(
         "QE032",
         "YAML aliases expand too far",
-        "Anchors and aliases multiply into more values than any configuration has, or contain themselves. Write the values out.",
+        "Anchors and aliases multiply into more values than any configuration has, or contain themselves. Write the "
+        "values out.",
     ),
     Rule("QE040", "not a Jinja template", "The chat template does not parse, so no chat can be rendered. Correct it."),
     Rule(
@@ -137,13 +138,14 @@ _RULES = (
     Rule(
         "QE051",
         "characters of a double conversion",
-        "U+0080 to U+009F are control characters that nobody types; they appear when UTF-8 was once read as Latin-1. The file is "
-        "left alone. Compare it with its source.",
+        "U+0080 to U+009F are control characters that nobody types; they appear when UTF-8 was once read as Latin-1. "
+        "The file is left alone. Compare it with its source.",
     ),
     Rule(
         "QE052",
         "replacement character",
-        "U+FFFD marks a character that an earlier conversion has lost. The file is left alone. Compare it with its source.",
+        "U+FFFD marks a character that an earlier conversion has lost. The file is left alone. Compare it with its "
+        "source.",
     ),
     Rule(
         "QE053",

@@ -14,9 +14,9 @@ from qpack_packager.textfix.kinds import Kind
 from qpack_packager.textfix.report import Problem, place, preview
 from qpack_schemas.strict_json import JsonError, parse_strict
 
-# Both parsers are written in Python: a megabyte takes them seconds, and no published template has 200 kB.
-MAX_TEMPLATE = 1 << 20
-MAX_YAML = 1 << 18  # characters
+# Both parsers are written in Python: a megabyte takes them ten seconds, and no published template has 200 kB.
+MAX_TEMPLATE = 1 << 18  # characters
+MAX_YAML = 1 << 17
 MAX_YAML_NODES = 100_000  # after aliases are expanded
 
 
@@ -50,7 +50,8 @@ def _check_json(text: str) -> Iterator[Problem]:
 
 
 def _syntax_rule(text: str, index: int) -> str:
-    """Python reports a comment and a trailing comma as a missing value or key; it stops at or just before the culprit."""
+    """Python reports a comment and a trailing comma as a missing value or key; it stops at or just before the
+    culprit."""
     rest = text[index : index + 200].lstrip(" \t\r\n")
     before = text[max(index - 200, 0) : index].rstrip(" \t\r\n")
     if rest.startswith(("//", "/*", "#")):
@@ -87,8 +88,8 @@ def _check_yaml(text: str) -> Iterator[Problem]:
 
 
 def _expands_within(document: yaml.Node, sizes: dict[int, int]) -> bool:
-    """Whether the document has at most MAX_YAML_NODES values once aliases are expanded. `sizes` is by identity of a node;
-    0 marks one that is being counted, so that a node inside itself is seen."""
+    """Whether the document has at most MAX_YAML_NODES values once aliases are expanded. `sizes` is by identity of a
+    node; 0 marks one that is being counted, so that a node inside itself is seen."""
 
     def size(node: yaml.Node) -> int:
         if (known := sizes.get(id(node))) is not None:
@@ -136,14 +137,14 @@ def _check_template(text: str) -> Iterator[Problem]:
     if len(text) > MAX_TEMPLATE:
         yield _problem("QE009", f"a template of {len(text)} characters; more than {MAX_TEMPLATE} are not checked", text)
         return
-    environment = Environment(  # only parsed
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
     try:
         environment.parse(text)
     except TemplateSyntaxError as error:
         lines = text.split("\n")
         index = sum(len(line) + 1 for line in lines[: error.lineno - 1])
         yield _problem("QE040", error.message or "does not parse", text, min(index, len(text)))
+    except ValueError as error:  # CPython's limit on digits
+        yield _problem("QE040", str(error), text)
     except RecursionError:
         yield _problem("QE026", "is nested too deeply", text)

@@ -1,4 +1,5 @@
-"""Characters that are well encoded and still look like an accident. The text is left alone: only its source can tell."""
+"""Characters that are well encoded and still look like an accident. The text is left alone: only its source can
+tell."""
 
 import re
 from collections.abc import Iterator

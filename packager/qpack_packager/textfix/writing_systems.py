@@ -1,9 +1,9 @@
 """How likely a text is as Chinese, Japanese or Korean: the evidence that decides between the five CJK codecs.
 
-Each codec gets a model of one character at a time. Characters fall into classes (common, more, marks, kana, level 1, level 2,
-other); a class has a share of running text, spread evenly over its members. The *gain* of a character is the logarithm of its
-probability over that of its bytes as noise, in nats: about +3 for a common character, below 0 for one that text rarely has.
-Bytes read in the wrong codec come out below 0 on average, whatever language they are.
+Each codec gets a model of one character at a time. Characters fall into classes: common, more, marks, kana, level 1,
+level 2, other. A class has a share of running text, spread evenly over its members. The *gain* of a character is the
+logarithm of its probability over that of its bytes as noise, in nats: about +3 for a common character, below 0 for one
+that text rarely has. Bytes read in the wrong codec come out below 0 on average, whatever language they are.
 """
 
 import math
@@ -12,6 +12,8 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import sub
 
 from qpack_packager.textfix import common_characters as common
 
@@ -36,8 +38,9 @@ _RUN = re.compile(r"[^\x00-\x7f]+")
 class WritingSystem:
     """A codec, the codecs that read the same bytes as other characters, what a detector calls it, and its text.
 
-    `standard` is the codec of the national character set, whose rows before `level_2` (lead byte, as in EUC or Big5) hold the
-    characters of everyday use. `shares` are the parts of running text in common, more, kana, level 1, level 2; the rest are marks."""
+    `standard` is the codec of the national character set, whose rows before `level_2` (lead byte, as in EUC or Big5)
+    hold the characters of everyday use. `shares` are the parts of running text in common, more, kana, level 1, level
+    2; the rest are marks."""
 
     codec: str
     siblings: tuple[str, ...]
@@ -90,9 +93,9 @@ class WritingSystem:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a text says for its reading. `gain` in nats over all characters outside ASCII, `mean` per character; `worst` is the
-    mean of the worst stretch of STRETCH characters in a row; `run` is the mean length of such rows; `foreign` counts characters
-    that text does not have."""
+    """What a text says for its reading. `gain` in nats over all characters outside ASCII, `mean` per character;
+    `worst` is the mean of the worst stretch of STRETCH characters in a row; `run` is the mean length of such rows;
+    `foreign` counts characters that text does not have."""
 
     gain: float
     mean: float
@@ -107,10 +110,10 @@ STRETCH = 6
 
 def weigh(text: str, system: WritingSystem) -> Evidence:
     """The evidence of a text that `system.codec` can encode and that has a character outside ASCII."""
-    counts = Counter(char for run in _RUN.findall(text) for char in run)
+    runs = _RUN.findall(text)
+    counts = Counter("".join(runs))
     gains = {char: system.gain(char) for char in counts}
     total, gain = counts.total(), sum(gains[char] * count for char, count in counts.items())
-    runs = _RUN.findall(text)
     foreign = sum(count for char, count in counts.items() if system.foreign(char))
     return Evidence(gain, gain / total, _worst_stretch(runs, gains), total / len(runs), len(counts), foreign)
 
@@ -118,11 +121,8 @@ def weigh(text: str, system: WritingSystem) -> Evidence:
 def _worst_stretch(runs: list[str], gains: dict[str, float]) -> float:
     worst = math.inf
     for run in runs:
-        sums = [0.0]
-        for char in run:
-            sums.append(sums[-1] + gains[char])
-        size = min(STRETCH, len(run))
-        worst = min([worst, *((sums[end] - sums[end - size]) / STRETCH for end in range(size, len(sums)))])
+        sums = list(accumulate(map(gains.__getitem__, run), initial=0.0))
+        worst = min(worst, min(map(sub, sums[min(STRETCH, len(run)) :], sums)) / STRETCH)
     return worst
 
 
