@@ -64,7 +64,10 @@ def installed(requirements: list[str]) -> set[str]:
             names.add(name)
             pending += map(Requirement, distribution(name).requires or [])
     owners = packages_distributions().items()
-    return {module for module, owner in owners if names & {canonicalize_name(name) for name in owner}}
+    modules = {module for module, owner in owners if names & {canonicalize_name(name) for name in owner}}
+    files = [file for name in names for file in distribution(name).files or []]
+    # A compiled library may keep its runtime in a module beside its package, which no metadata names.
+    return modules | {file.name.partition(".")[0] for file in files if file.suffix == ".so" and len(file.parts) == 1}
 
 
 def tracked(*pathspecs: str) -> list[Path]:

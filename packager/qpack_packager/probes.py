@@ -1,8 +1,8 @@
 """Texts and chats whose ids and prompts are recorded at build, so that the runtime can tell at boot that its tokenizer
 and templates do the same.
 
-A probe chat that the template refuses is recorded as refused. `strftime_now` gives its format back, because a prompt with
-today's date in it has no digest.
+A probe chat that the template refuses is recorded as refused. `strftime_now` gives its format back, because a prompt
+with today's date in it has no digest.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ TEXTS = (
     "  two  spaces,\ttab,\n\nnewlines\r\nand a trailing space ",
     "1234567890 3.14159 -42 0xFF 10^6",
     "Größe, naïve, Ærøskøbing, Łódź",
-    "你好，世界！通义千问",
+    "你好，世界！通义千问",  # noqa: RUF001 (fullwidth on purpose)
     "こんにちは 안녕하세요 สวัสดี שלום مرحبا",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2014 \u201cquoted\u201d \u00a0 e\u0301",
     "def f(x):\n    return {'a': [x ** 2, None]}  # comment",

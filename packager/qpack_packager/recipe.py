@@ -13,10 +13,12 @@ SCHEMA = "recipe.v1.schema.json"
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Name of a flag of `build`, with underscores -> its value, as the recipe at `path` says. Raises InputError naming the place of everything that is wrong."""
+    """Name of a flag of `build`, with underscores -> its value, as the recipe at `path` says.
+
+    Raises InputError naming the place of everything that is wrong."""
     fixed = fix(path.name, path.read_bytes())
     if fixed.data is None:
-        problem = fixed.problems[0]
+        problem = next(p for p in fixed.problems if p.severity == "error" and not p.fixable)
         raise InputError(f"line {problem.line}: {problem.message}", where=str(path))
     recipe = yaml.safe_load(fixed.data.decode("utf-8")) or {}
     if findings := check_schema(recipe, SCHEMA, path.name):

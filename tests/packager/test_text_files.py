@@ -17,7 +17,7 @@ from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.errors import InputError
 
 NAMES = ("config.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
-COMMENT = "模型配置：请勿用记事本编辑，修改后需要重新运行转换脚本，否则分词器会加载失败。"
+COMMENT = "模型配置：请勿用记事本编辑，修改后需要重新运行转换脚本，否则分词器会加载失败。"  # noqa: RUF001
 
 Change = Callable[[bytes], bytes]
 CHANGES: dict[str, tuple[Change, str, str, bool, str]] = {  # change -> encoding, known by, BOM, newlines

@@ -27,8 +27,8 @@ class CleanText:
 class ModelText:
     """`declared` are the encodings that a person gave, `legacy` those usual at the site; see textfix."""
 
-    def __init__(self, directory: Path, declared: DeclaredEncodings = DeclaredEncodings(), legacy: Sequence[str] = ()):
-        self.directory, self.declared, self.legacy = directory, declared, tuple(legacy)
+    def __init__(self, directory: Path, declared: DeclaredEncodings | None = None, legacy: Sequence[str] = ()):
+        self.directory, self.declared, self.legacy = directory, declared or DeclaredEncodings(), tuple(legacy)
         self._clean: dict[str, CleanText] = {}
 
     def __contains__(self, name: str) -> bool:
