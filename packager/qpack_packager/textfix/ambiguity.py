@@ -58,7 +58,7 @@ def _natural(text: str, found: re.Match[str], everyday: bool, common: bool) -> b
     touches = (before.isalpha() and run[0] == word[0]) + (after.isalpha() and run[-1] == word[-1])
     if _LATIN.fullmatch(word) and touches:
         in_case = word.islower() or not before.islower() or after.isupper()
-        return in_case and (len(word) == 1 or touches == 2 or not everyday)
+        return not everyday or (in_case and (len(word) == 1 or touches == 2))
     if _LATIN.fullmatch(word):
         return not common if _LATIN_1.fullmatch(word) else _cased(word) and not everyday
     if touches or not _cased(word):
