@@ -69,7 +69,7 @@ def _add(clean: CleanText, path: str, writer: BundleWriter) -> TextFile:
 
 
 def _probes(text: ModelText, template: str | None) -> Probes:
-    """Recorded for the boot. The clean tokenizer must give the same ids as the source, if the library reads that at all."""
+    """Recorded for the boot. The clean tokenizer must give the ids of the source, if the library reads that at all."""
     path = text.directory / TOKENIZER
     try:
         texts = text_probes(text.text(TOKENIZER))

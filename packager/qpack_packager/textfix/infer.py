@@ -22,6 +22,7 @@ MIN_WORST = -1.0  # nats a character; where a byte was lost, what follows is noi
 MIN_RUN = 1.4  # characters; accented letters read as CJK stand alone between ASCII letters
 MIN_DISTINCT = 4
 MIN_LEAD = 8.0  # nats over every rival
+MIN_LEAD_UNVOTED, MIN_DISTINCT_UNVOTED = 24.0, 8  # where the detector names none of the five
 VOTE_BYTES = 200_000  # bytes that the detector looks at; what a reading must keep, all bytes must keep
 MIN_MEAN_FOR_SITE = 1.8  # nats a character, for a text in an encoding of the site that is too short to stand alone
 
@@ -106,6 +107,10 @@ def _certain(data: bytes, usable: list[Reading], readings: list[Reading]) -> Rea
         if rival.text != best.text and (near or (rival in usable and rival.sufficient)):
             return None
     detected = _detected(data)
+    if detected is None:  # it abstains, for instance on a few words of katakana: no vote, but no other vote either
+        others = [rival.evidence.gain for rival in readings if rival.text != best.text]
+        far = all(best.evidence.gain - gain >= MIN_LEAD_UNVOTED for gain in others)
+        return best if far and best.evidence.distinct >= MIN_DISTINCT_UNVOTED else None
     voted = {reading.text for reading in readings if detected in reading.system.detected}  # codecs may read the same
     return best if best.text in voted else None
 
