@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LINTERS := .venv/linters/bin
 
-.PHONY: help demo test nightly check lint format types imports text workflows manifests fix clean
+.PHONY: help demo test nightly check lint format types imports text hooks workflows manifests fix clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name what; do printf '%-10s%s\n' "$$name" "$$what"; done
@@ -46,6 +46,9 @@ imports: .venv/dev ## who may import whom
 
 text: .venv/dev ## qpack's own text files, by qpack check
 	$(BIN)/qpack check
+
+hooks: .venv/linters ## qpack's pre-commit hook over this repository, installed as others install it
+	$(LINTERS)/pre-commit try-repo --all-files . qpack-check
 
 workflows: .venv/linters ## the workflows, the action and the hooks
 	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
