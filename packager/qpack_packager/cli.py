@@ -173,8 +173,8 @@ def check(
     with errors_reported(extra="packager", as_json=output_format == "json"):
         if show_diff and output_format != "text":
             raise UsageError("--diff needs --format text", remedy="leave one of the two out")
-        from qpack_packager.commands.check import Wishes, write_report
-        from qpack_packager.commands.check import check as check_files
+        from qpack_packager.check.run import Wishes, write_report
+        from qpack_packager.check.run import check as check_files
         from qpack_packager.declared_encodings import DeclaredEncodings
 
         declared = DeclaredEncodings.parse(encoding)

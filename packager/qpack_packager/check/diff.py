@@ -7,7 +7,7 @@ moves no text to another line, so lines are compared in pairs; difflib needs hou
 import re
 from collections.abc import Iterator, Sequence
 
-from qpack_packager.commands.check_findings import visible
+from qpack_packager.check.findings import visible
 
 CONTEXT = 3  # lines before and after a change
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -2,7 +2,7 @@
 
 import json
 
-from qpack_packager.commands.check_findings import Report
+from qpack_packager.check.findings import Report
 
 VERSION = 1
 

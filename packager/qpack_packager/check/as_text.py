@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from qpack_packager.commands.check_findings import Finding, Report, visible
+from qpack_packager.check.findings import Finding, Report, visible
 
 PREVIEW = 100  # characters of a preview
 

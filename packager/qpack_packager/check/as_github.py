@@ -5,8 +5,8 @@ Form and escapes: docs.github.com, "Workflow commands for GitHub Actions"; actio
 
 from collections.abc import Iterator
 
-from qpack_packager.commands.check_findings import Finding, Report, visible
-from qpack_packager.commands.check_rules import RULES
+from qpack_packager.check.findings import Finding, Report, visible
+from qpack_packager.check.rules import RULES
 
 DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 PROPERTY = {**DATA, ":": "%3A", ",": "%2C"}

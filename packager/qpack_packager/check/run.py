@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from qpack_packager.commands import check_as_github, check_as_json, check_as_sarif, check_as_text
-from qpack_packager.commands.check_diff import diff_lines
-from qpack_packager.commands.check_findings import CheckedFile, Report
-from qpack_packager.commands.check_paths import Found, find_files
-from qpack_packager.commands.check_rules import NOT_ASCII, NOT_WRITTEN, UNREADABLE
-from qpack_packager.commands.check_vocabulary import vocabulary_beside
-from qpack_packager.commands.replace_file import replace_file
+from qpack_packager.check import as_github, as_json, as_sarif, as_text
+from qpack_packager.check.diff import diff_lines
+from qpack_packager.check.findings import CheckedFile, Report
+from qpack_packager.check.paths import Found, find_files
+from qpack_packager.check.replace_file import replace_file
+from qpack_packager.check.rules import NOT_ASCII, NOT_WRITTEN, UNREADABLE
+from qpack_packager.check.vocabulary import vocabulary_beside
 from qpack_packager.commands.typeset import counted
 from qpack_packager.declared_encodings import DeclaredEncodings
 from qpack_packager.textfix.canonical import ascii_json
@@ -26,10 +26,10 @@ from qpack_packager.textfix.rules import Rule
 from qpack_schemas.errors import UsageError
 
 RENDER = {
-    "text": check_as_text.render,
-    "json": check_as_json.render,
-    "sarif": check_as_sarif.render,
-    "github": check_as_github.render,
+    "text": as_text.render,
+    "json": as_json.render,
+    "sarif": as_sarif.render,
+    "github": as_github.render,
 }
 JSON = (Kind.CONFIG, Kind.TOKENIZER)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")

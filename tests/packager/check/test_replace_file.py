@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qpack_packager.commands.replace_file import replace_file
+from qpack_packager.check.replace_file import replace_file
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])

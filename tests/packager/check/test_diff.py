@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from qpack_packager.commands.check_diff import diff_lines
+from qpack_packager.check.diff import diff_lines
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n"]), min_size=1, max_size=30)
 

@@ -265,5 +265,5 @@ def test_checking_loads_neither_torch_nor_numpy_nor_transformers(model: Path):
     command = [sys.executable, "-c", f"import sys; {report}; {CLI}", "check", str(model), "--format", "sarif"]
     ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     loaded = ran.stdout.rpartition("LOADED ")[2].split()
-    assert "qpack_packager.commands.check" in loaded
+    assert "qpack_packager.check.run" in loaded
     assert not {"torch", "numpy", "transformers", "tokenizers", "rich"} & set(loaded)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qpack_packager.commands.check_paths import find_files
+from qpack_packager.check.paths import find_files
 from qpack_schemas.errors import UsageError
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from bundles import ASSETS
-from qpack_packager.commands import check_as_github, check_as_json, check_as_sarif, check_as_text
-from qpack_packager.commands.check_findings import CheckedFile, Report
-from qpack_packager.commands.check_rules import RULES
+from qpack_packager.check import as_github, as_json, as_sarif, as_text
+from qpack_packager.check.findings import CheckedFile, Report
+from qpack_packager.check.rules import RULES
 from qpack_packager.textfix.report import Problem
 
 SARIF = Draft7Validator(
@@ -53,7 +53,7 @@ def one(*problems: Problem, path: Path = Path("models/config.json"), written: bo
 
 
 def sarif(report: Report) -> dict[str, Any]:
-    log = json.loads(check_as_sarif.render(report))
+    log = json.loads(as_sarif.render(report))
     SARIF.validate(log)
     return log["runs"][0]
 
@@ -103,7 +103,7 @@ def test_a_fingerprint_survives_edits_elsewhere_and_tells_findings_apart():
 
 
 def test_the_same_findings_give_the_same_bytes():
-    assert check_as_sarif.render(one(BOM, LATE)) == check_as_sarif.render(one(BOM, LATE))
+    assert as_sarif.render(one(BOM, LATE)) == as_sarif.render(one(BOM, LATE))
 
 
 def commands(text: str) -> list[tuple[str, dict[str, str], str]]:
@@ -128,7 +128,7 @@ def unescape(text: str, *, property: bool = False) -> str:
 @example(one(NOWHERE))
 @example(one(BOM, path=Path("models/a::b,c%.md")))
 def test_github_gets_one_command_for_each_finding_and_no_other(report: Report):
-    text = check_as_github.render(report)
+    text = as_github.render(report)
     findings = list(report.findings())
     assert [name for name, _, _ in commands(text)] == [finding.problem.severity for finding in findings]
     assert len(text.splitlines()) == len(findings) + 1
@@ -139,7 +139,7 @@ def test_github_gets_one_command_for_each_finding_and_no_other(report: Report):
 
 
 def test_github_gets_file_line_and_column():
-    assert commands(check_as_github.render(one(LATE, path=Path("models/a::b,c%.md")))) == [
+    assert commands(as_github.render(one(LATE, path=Path("models/a::b,c%.md")))) == [
         (
             "warning",
             {"file": "models/a::b,c%.md", "line": "7", "col": "12", "title": f"QE052 {RULES['QE052'].title}"},
@@ -151,7 +151,7 @@ def test_github_gets_file_line_and_column():
 @given(REPORTS)
 @example(one(BOM, path=NOT_UTF8))
 def test_json_holds_every_fact_in_ascii(report: Report):
-    text = check_as_json.render(report)
+    text = as_json.render(report)
     assert text.isascii()
     facts = json.loads(text)
     assert list(facts) == ["version", "files_checked", "findings"]
@@ -167,14 +167,14 @@ def test_json_holds_every_fact_in_ascii(report: Report):
 @example(one(BOM, path=NOT_UTF8))
 @example(one(Problem("QE003", "error", False, "two are possible:\n  gb18030  \x1b[31m\n  cp932")))
 def test_no_file_can_move_the_cursor_of_who_reads_a_report(report: Report):
-    for render in (check_as_text.render, check_as_github.render):
+    for render in (as_text.render, as_github.render):
         text = render(report)
         assert not CONTROL.search(text)
         assert text.endswith(f"{report.summary()}\n")
 
 
 def test_text_says_where_what_and_whether_it_is_fixed():
-    text = check_as_text.render(one(BOM, LATE, NOWHERE, written=True))
+    text = as_text.render(one(BOM, LATE, NOWHERE, written=True))
     assert text.splitlines() == [
         "models/config.json:1:1: QE002 error: a byte order mark, efbbbf [fixed]",
         r"    | \ufeff{",

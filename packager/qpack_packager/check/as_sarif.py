@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-from qpack_packager.commands.check_findings import CheckedFile, Finding, Report, visible
-from qpack_packager.commands.check_rules import RULES
+from qpack_packager.check.findings import CheckedFile, Finding, Report, visible
+from qpack_packager.check.rules import RULES
 from qpack_packager.textfix.rules import Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
