@@ -72,10 +72,13 @@ def test_a_variant_gives_the_same_files_as_the_clean_checkpoint(change: str, sou
         assert entry["source_sha256"] != entry["sha256"]
 
 
-def test_a_tokenizer_with_crlf_gives_the_same_ids(source: Path, tmp_path: Path):
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "gb18030"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_tokenizer_in_another_encoding_gives_the_same_ids(encoding: str, newline: str, source: Path, tmp_path: Path):
+    """Its byte alphabet is no language; in GB18030 it takes four bytes a character."""
     clean = bundle_of(source, tmp_path / "clean")
-    data = (source / "tokenizer.json").read_bytes()
-    (source / "tokenizer.json").write_bytes(codecs.BOM_UTF8 + data.replace(b"\n", b"\r\n"))
+    text = (source / "tokenizer.json").read_text(encoding="utf-8")
+    (source / "tokenizer.json").write_bytes(text.replace("\n", newline).encode(encoding))
     bundle = bundle_of(source, tmp_path / "variant")
     assert model_files(bundle) == model_files(clean)
     assert bundle.manifest["probes"] == clean.manifest["probes"]

@@ -2,8 +2,8 @@
 
 gb18030, cp950, cp932, euc_jp and cp949 nearly never fail to decode, so decoding proves nothing. A reading is taken
 only if it encodes to the same bytes, has no character that text does not have, parses as its kind, reads like its
-language throughout, a detector ranks it first, and no rival reading comes near. Single-byte encodings decode
-anything and are never guessed.
+language throughout, a detector ranks it first or abstains, and no rival reading comes near. What is no language but
+has the structure of GB18030's four-byte characters is that. Single-byte encodings decode anything and are never guessed.
 """
 
 import re
@@ -26,6 +26,9 @@ MIN_LEAD_UNVOTED, MIN_DISTINCT_UNVOTED = 24.0, 8  # where the detector names non
 VOTE_BYTES = 200_000  # bytes that the detector looks at; what a reading must keep, all bytes must keep
 MIN_MEAN_FOR_SITE = 1.8  # nats a character, for a text in an encoding of the site that is too short to stand alone
 
+MIN_FOUR_BYTES = 16  # different characters
+
+_FOUR_BYTES = re.compile(rb"[\x81-\xfe][0-9][\x81-\xfe][0-9]")
 _HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 _HIGH_RUN = re.compile(r"[^\x00-\x7f]+")
 # In the Japanese sets the yen sign and the backslash are one byte; before a digit either may be meant.
@@ -63,7 +66,11 @@ def infer(data: bytes, parses: Callable[[str], bool], legacy: Sequence[str]) -> 
     readings = [reading for system in WRITING_SYSTEMS if (reading := _read(data, system))]
     readings.sort(key=lambda reading: reading.evidence.gain, reverse=True)
     usable = [reading for reading in readings if _unequivocal(data, reading) and parses(reading.text)]
-    chosen = _settled_by_site(usable, readings, legacy) or _certain(data, usable, readings)
+    chosen = (
+        _settled_by_site(usable, readings, legacy)
+        or _certain(data, usable, readings)
+        or _known_by_four_bytes(data, usable, readings)
+    )
     if chosen is None:
         raise Refused(_undecided(data, readings))
     return chosen.text, chosen.system.codec
@@ -113,6 +120,16 @@ def _certain(data: bytes, usable: list[Reading], readings: list[Reading]) -> Rea
         return best if far and best.evidence.distinct >= MIN_DISTINCT_UNVOTED else None
     voted = {reading.text for reading in readings if detected in reading.system.detected}  # codecs may read the same
     return best if best.text in voted else None
+
+
+def _known_by_four_bytes(data: bytes, usable: list[Reading], readings: list[Reading]) -> Reading | None:
+    """GB18030 writes what GBK lacks in four bytes, every other one a digit. A tokenizer's byte alphabet (Ġ, Ċ, ¡) is
+    such text: no language, but a structure that no other encoding has by chance."""
+    found = _FOUR_BYTES.findall(data)
+    high = sum(byte >= 0x80 for byte in data)
+    if len(set(found)) < MIN_FOUR_BYTES or 2 * len(found) < 0.9 * high:
+        return None
+    return usable[0] if usable and {reading.system.codec for reading in readings} == {"gb18030"} else None
 
 
 def _settled_by_site(usable: list[Reading], readings: list[Reading], legacy: Sequence[str]) -> Reading | None:
