@@ -3,7 +3,7 @@
 gb18030, cp950, cp932, euc_jp and cp949 nearly never fail to decode, so decoding proves nothing. A reading is taken
 only if it encodes to the same bytes, has no character that text does not have, parses as its kind, reads like its
 language throughout, a detector ranks it first or abstains, and no rival reading comes near. What is no language but
-has the structure of GB18030's four-byte characters is that. Single-byte encodings decode anything and are never guessed.
+has the structure of GB18030's four-byte characters is GB18030. Single-byte encodings are never guessed.
 """
 
 import re
