@@ -41,13 +41,17 @@ class BundleWriter:
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
-        with target.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-                digest.update(chunk)
-                size += len(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with target.open("wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:  # a full disk does not say which one
+            error.filename = error.filename or str(target)
+            raise
         self.files.append({"path": path, "bytes": size, "sha256": digest.hexdigest()})
         return digest.hexdigest()
 

@@ -49,9 +49,8 @@ def add_text_files(text: ModelText, writer: BundleWriter) -> TextPart:
             raise InputError("this file name can't be used in a bundle", where=where, remedy=f"rename it to {NAME}")
         files.append(_add(text.clean(name), f"LICENSES/{name}", writer))
         licenses.append(f"LICENSES/{name}")
-    warnings = [
-        warning for name in (*JSON_FILES, *sorted(names)) if name in text for warning in text.clean(name).warnings
-    ]
+    read = [name for name in (*JSON_FILES, CHAT_TEMPLATE, *sorted(names)) if name in text]
+    warnings = [warning for name in read for warning in text.clean(name).warnings]
     return TextPart(sorted(files, key=lambda f: f["path"]), licenses, [*warnings, *notes], _probes(text, template))
 
 
@@ -69,7 +68,8 @@ def _add(clean: CleanText, path: str, writer: BundleWriter) -> TextFile:
 
 
 def _probes(text: ModelText, template: str | None) -> Probes:
-    """Recorded for the boot. The clean tokenizer must give the ids of the source, if the library reads that at all."""
+    """Recorded for the boot. The clean tokenizer must give the ids of the source, if the library reads that at all, and
+    the clean template must render the probe chats as the source does."""
     path = text.directory / TOKENIZER
     try:
         texts = text_probes(text.text(TOKENIZER))
@@ -77,4 +77,9 @@ def _probes(text: ModelText, template: str | None) -> Probes:
         raise InputError(f"the tokenizers library does not read it: {error}", where=str(path)) from None
     if not same_ids(path, texts):
         raise InputError("its canonical form gives other ids than the file itself", where=str(path))
-    return {"texts": texts, "chats": chat_probes(template) if template is not None else []}
+    chats = chat_probes(template) if template is not None else []
+    found = text.as_found(CHAT_TEMPLATE) if CHAT_TEMPLATE in text else None
+    if found is not None and chat_probes(found) != chats:
+        path = text.directory / CHAT_TEMPLATE
+        raise InputError("its canonical form renders other prompts than the file itself", where=str(path))
+    return {"texts": texts, "chats": chats}

@@ -19,7 +19,7 @@ JsonValue = Any  # pyright has no recursive JSON type that survives indexing
 _TOKEN = re.compile(r'("(?:\\.|[^"\\])*")(\s*:)?|[{}]|[-+.\w]+', re.DOTALL)
 # Only an escape can be half of a surrogate pair: UTF-8 has no spelling for one.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_GIT_LFS = b"version https://git-lfs"
+GIT_LFS = b"version https://git-lfs"
 
 Fault = Literal["syntax", "number", "duplicate", "surrogate", "depth"]
 
@@ -51,7 +51,7 @@ def dump_compact(value: JsonValue) -> bytes:
 def load_text(path: Path) -> str:
     """The text of a UTF-8 file. Raises InputError for a Git LFS pointer, a byte order mark or any other encoding."""
     data = path.read_bytes()
-    if data.startswith(_GIT_LFS):
+    if data.startswith(GIT_LFS):
         raise InputError(
             "this is a Git LFS pointer, not the file itself", where=str(path), remedy="run `git lfs pull` there"
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -272,3 +273,19 @@ def test_help_fits_a_terminal_and_cuts_no_sentence(command: list[str]):
     assert result.exit_code == 0
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "..." not in result.stdout.replace("N,N,...", "").replace("[ARGS]...", "")
+
+
+def test_a_full_disk_is_named_and_leaves_no_bundle(tmp_path: Path):
+    """A limit on the size of files stands in for the disk: the same error, from the same call."""
+    command = [sys.executable, "-c", CLI]
+    ran = subprocess.run(
+        [*command, "build", str(TINY_QWEN3), "-o", str(tmp_path / "bundle")],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert ran.returncode == 1
+    assert "weights/00000.safetensors: File too large" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 import codecs
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,9 @@ from qpack_packager.build import build
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.declared_encodings import DeclaredEncodings
 from qpack_packager.progress import Progress
+from qpack_packager.textfix import fix as fix_module
+from qpack_packager.textfix.kinds import Kind
+from qpack_packager.textfix.report import Problem
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.errors import InputError
 
@@ -97,6 +100,27 @@ def test_a_single_byte_encoding_is_refused_naming_the_flag_and_taken_when_declar
     assert held["_comment"] == "Größe für Rückfragen ändern"
     entry = next(e for e in bundle.manifest["text"] if e["path"] == "model/generation_config.json")
     assert (entry["encoding"], entry["known_by"]) == ("cp1252", "declared")
+
+
+def test_a_repair_that_changes_a_prompt_is_an_error(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Planted: a canonical form that loses the line after a tag, as a careless change of line ends would."""
+    canonicalize = fix_module.canonicalize
+
+    def careless(text: str, kind: Kind, vocabulary: Collection[str]) -> tuple[str, list[Problem]]:
+        canonical, problems = canonicalize(text, kind, vocabulary)
+        return (canonical.replace("<|im_start|>", "") if kind is Kind.TEMPLATE else canonical), problems
+
+    monkeypatch.setattr(fix_module, "canonicalize", careless)
+    with pytest.raises(InputError, match="other prompts") as caught:
+        bundle_of(source, tmp_path / "bundle")
+    assert caught.value.where == str(source / "chat_template.jinja")
+
+
+def test_what_looks_wrong_in_a_template_is_noted(source: Path, tmp_path: Path):
+    path = source / "chat_template.jinja"
+    path.write_text("{# \ufffd #}" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    notes = bundle_of(source, tmp_path / "bundle").manifest["source"]["notes"]
+    assert any(note.startswith("chat_template.jinja: ") for note in notes), notes
 
 
 def test_a_licence_is_carried_over_whatever_its_encoding(source: Path, tmp_path: Path):

@@ -16,7 +16,8 @@ from qpack_schemas.strict_json import parse_strict
 
 @dataclass(frozen=True)
 class CleanText:
-    """`facts` is None for a licence whose encoding could not be decided: its bytes are kept."""
+    """`facts` is None for a licence whose encoding could not be decided: its bytes are kept. `warnings` are about what
+    a repair leaves as it is."""
 
     data: bytes
     facts: TextFacts | None
@@ -43,9 +44,15 @@ class ModelText:
             fixed = fix(name, path.read_bytes(), declared=self.declared.of(path), legacy=self.legacy)
             if fixed.data is None:
                 raise _refusal(path, fixed)
-            warnings = tuple(_words(path, problem) for problem in fixed.problems if problem.severity == "warning")
+            lasting = [problem for problem in fixed.problems if not problem.fixable]
+            warnings = tuple(_words(path, problem) for problem in lasting)
             self._clean[name] = CleanText(fixed.data, fixed.facts, sha256_of(path), warnings)
         return self._clean[name]
+
+    def as_found(self, name: str) -> str | None:
+        """The text of a file before it was made canonical, but for a byte order mark; None if it can't be decoded."""
+        facts = self.clean(name).facts
+        return facts and (self.directory / name).read_bytes().decode(facts.encoding).removeprefix("\ufeff")
 
     def text(self, name: str) -> str:
         return self.clean(name).data.decode("utf-8")

@@ -9,8 +9,8 @@ from qpack_packager.textfix.kinds import Kind, kind_of
 from qpack_packager.textfix.report import Problem, Refused, TextFacts
 from qpack_packager.textfix.structure import check
 from qpack_packager.textfix.suspicious import suspicious
+from qpack_schemas.strict_json import GIT_LFS
 
-_GIT_LFS = b"version https://git-lfs"
 MAX_BYTES = 64 << 20  # the largest tokenizer.json that is published has about 33 MB; others may have a quarter
 
 
@@ -57,7 +57,7 @@ def fix(
 
 def _refusal(kind: Kind, data: bytes) -> Problem | None:
     """What is seen without decoding."""
-    if data.startswith(_GIT_LFS):
+    if data.startswith(GIT_LFS):
         return Problem(
             "QE010", "error", False, "this is a Git LFS pointer, not the file itself; run `git lfs pull`", 1, 1, 0
         )
