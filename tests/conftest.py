@@ -1,6 +1,7 @@
 """Hypothesis without time limits: the same examples each time in `make test`, fresh ones in `make nightly`. Bundles
 that many tests open are built once."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bundles import ASSETS, build_bundle
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel module is imported; the compiler's workers unset it
 
 settings.register_profile("qpack", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("nightly", settings.get_profile("qpack"), derandomize=False, max_examples=1000)
