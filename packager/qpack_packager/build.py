@@ -7,6 +7,7 @@ import numpy as np
 
 from qpack_packager.bundle_writer import BundleWriter, refuse_existing, writing
 from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.cuda.package import add_kernels
 from qpack_packager.describe import describe
 from qpack_packager.prepare import Prepared, prepare
 from qpack_packager.progress import Progress
@@ -20,8 +21,12 @@ from qpack_schemas.strict_json import dump_compact
 QUANT_LOG = "quant_log.jsonl"
 
 
-def build(text: ModelText, output: Path, options: Options, progress: Progress) -> str:
-    """Makes the bundle at `output` and returns its bundle_id. Nothing is at `output` unless the bundle is whole."""
+def build(
+    text: ModelText, output: Path, options: Options, progress: Progress, *, kernel_cache: Path | None = None
+) -> str:
+    """Makes the bundle at `output` and returns its bundle_id. Nothing is at `output` unless the bundle is whole.
+
+    `kernel_cache` keeps compiled kernels between builds; by default a folder in the user's cache."""
     refuse_existing(output)
     prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
@@ -32,8 +37,9 @@ def build(text: ModelText, output: Path, options: Options, progress: Progress) -
             progress.note(note)
         for kind, program in prepared.lowered.programs.items():
             writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
+        kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
         places = _add_weights(prepared, writer, progress)
-        return writer.seal(describe(prepared, places, writer.files, part))
+        return writer.seal(describe(prepared, places, writer.files, part, kernels))
 
 
 def _add_weights(prepared: Prepared, writer: BundleWriter, progress: Progress) -> dict[str, tuple[str, str]]:

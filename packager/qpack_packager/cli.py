@@ -48,6 +48,10 @@ def _model_options(command):
         click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
         click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
                      show_default=True, help="Of activations, KV cache and convolution state."),
+        click.option("--tuning", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                     help="Tiles measured on a device by `qpack-runtime tune`."),
+        click.option("--target", multiple=True, default=["cpu"], show_default=True,
+                     help="Machines the bundle must run on: cpu, cuda:sm_89, ...; cuda: the common GPUs."),
         click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
         click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True,
                      help="Rows of a prompt chunk."),
@@ -73,7 +77,10 @@ def main() -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the bundle is to be.")
 @click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
 @click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
-@click.option("--target", multiple=True, default=["cpu"], show_default=True, help="Machines the bundle must run on.")
+@click.option(
+    "--kernel-cache", type=click.Path(path_type=Path, file_okay=False), envvar="QPACK_KERNEL_CACHE",
+    help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
+)
 @_model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
@@ -82,20 +89,20 @@ def build(
     output: Path,
     method: str,
     lm_head: str,
-    target: tuple[str, ...],
+    kernel_cache: Path | None,
     progress: Literal["auto", "plain", "json"],
     output_format: str,
     **flags,
 ) -> None:
     """Builds a bundle from the checkpoint directory MODEL."""
-    with errors_reported(extra="packager", as_json=output_format == "json"):
-        for name in target:
-            if name != "cpu":
-                raise UnsupportedError(f"--target {name} is not supported by this version", remedy="use --target cpu")
+    extra = "packager,kernels" if any(name != "cpu" for name in flags["target"]) else "packager"
+    with errors_reported(extra=extra, as_json=output_format == "json"):
         from qpack_packager.build import build as build_bundle
         from qpack_packager.progress import Progress
 
-        bundle_id = build_bundle(_text(model, flags), output, _options(flags), Progress(progress))
+        bundle_id = build_bundle(
+            _text(model, flags), output, _options(flags), Progress(progress), kernel_cache=kernel_cache
+        )
         if output_format == "json":
             click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
         else:
@@ -107,7 +114,9 @@ def build(
 def _options(flags):
     from qpack_packager.serving import Options
 
-    return Options(flags["batch"], flags["context"], flags["prefill"], flags["slots"], flags["dtype"])
+    return Options(
+        flags["batch"], flags["context"], flags["prefill"], flags["slots"], flags["dtype"], flags["target"], flags["tuning"]
+    )
 
 
 def _text(model: Path, flags):
@@ -130,6 +139,24 @@ def plan(model: Path, output_format: str, **flags) -> None:
         from qpack_packager.prepare import prepare
 
         click.echo(report(prepare(_text(model, flags), _options(flags)), output_format))
+
+
+@main.command()
+@MODEL
+@_model_options
+@FORMAT
+@click.pass_context
+def doctor(context: click.Context, model: Path, output_format: str, **flags) -> None:
+    """Says whether MODEL can become CUDA graphs.
+
+    Per instruction: what makes it static, and what is refused and why. Exit code 4 if anything is refused."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_packager.commands.doctor import report
+        from qpack_packager.prepare import prepare
+
+        shown, graphable = report(prepare(_text(model, flags), _options(flags)), output_format)
+        click.echo(shown)
+        context.exit(0 if graphable else UnsupportedError.exit_code)
 
 
 @main.command()

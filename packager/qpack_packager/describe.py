@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from qpack_packager.cuda.package import describe_targets
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.marlin import GROUP
 from qpack_packager.text_files import TextPart
 from qpack_schemas.bundle_files import sha256_of
-from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Model, Source, Tensor
+from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Kernel, Model, Source, Tensor
 from qpack_schemas.memory import account
 from qpack_schemas.strict_json import JsonValue
 
@@ -19,8 +20,10 @@ def describe(
     places: Mapping[str, tuple[str, str]],
     files: Sequence[FileEntry],
     text: TextPart,
+    kernels: Mapping[str, Mapping[str, Kernel]],
 ) -> dict[str, JsonValue]:
-    """All fields but `files` and `checksum`, which the writer adds. `places`: tensor -> (file, sha256)."""
+    """All fields but `files` and `checksum`, which the writer adds. `places`: tensor -> (file, sha256); `kernels`:
+    target -> its compiled kernels by name."""
     lowered, serving = prepared.lowered, prepared.serving
     weights_bytes = sum(entry["bytes"] for entry in files if entry["path"].startswith("weights/"))
     memory = account(weights_bytes, lowered.buffers, lowered.programs, serving.buckets)
@@ -47,7 +50,7 @@ def describe(
         "buckets": list(serving.buckets),
         "capture_order": capture_order(prepared, memory["work_bytes"]),
         "memory": memory,
-        "targets": {"cpu": {}},
+        "targets": {"cpu": {}, **describe_targets(prepared.targets, kernels, files, memory, serving.buckets)},
         "text": text.files,
         "probes": text.probes,
         "reproducibility": "any-host",

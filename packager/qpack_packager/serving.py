@@ -1,6 +1,7 @@
 """What a bundle will be able to serve: slots, contexts and the buckets, from the flags of `qpack build`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from qpack_schemas.bundle_rules import bucket_name
 from qpack_schemas.errors import UsageError
@@ -23,6 +24,8 @@ class Options:
     prefills: tuple[int, ...] = ()
     slots: int | None = None  # the largest batch
     dtype: str = DTYPES[0]
+    targets: tuple[str, ...] = ()  # "cuda", "cuda:sm_89"; every bundle runs on CPUs
+    tuning: Path | None = None  # a file of `qpack-runtime tune`
 
 
 @dataclass(frozen=True)

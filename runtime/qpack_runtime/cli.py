@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -31,14 +32,18 @@ def main() -> None:
 @click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
 @click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same tokens.")
-@click.option("--device", type=click.Choice(["reference"]), default="reference", show_default=True)
+@click.option("--device", type=click.Choice(["reference", "cuda"]), default="reference", show_default=True)
+@click.option("--allow-eager", is_flag=True, help="cuda: launch kernel by kernel where the driver makes no graph.")
+@click.option("--allow-ptx", is_flag=True, help="cuda: let the driver compile kernels for a newer GPU at boot.")
 @click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def generate(
     bundle: Path,
     prompt: str | None,
     messages: Path | None,
     max_tokens: int,
-    device: str,
+    device: Literal["reference", "cuda"],
+    allow_eager: bool,
+    allow_ptx: bool,
     output_format: str,
     **sampling,
 ) -> None:
@@ -56,7 +61,7 @@ def generate(
         from qpack_runtime.boot import boot
         from qpack_runtime.generate import generate as generate_tokens
 
-        booted = boot(bundle)
+        booted = boot(bundle, device, allow_eager=allow_eager, allow_ptx=allow_ptx)
         if prompt is not None:
             ids = booted.tokenizer.encode(prompt).ids
         else:
@@ -84,6 +89,8 @@ def generate(
                 "finish_reason": generation.finish_reason,
                 "buckets": dict(sorted(booted.engine.runs.items())),
                 "timings": timings,
+                "notes": booted.notes,
+                **booted.facts,
             }
             click.echo(json.dumps(facts, ensure_ascii=True))
         else:
@@ -107,5 +114,5 @@ def _summary(generation, booted, timings) -> str:
     return (
         f"booted in {boot_seconds:.2f} s; {len(generation.prompt_ids)} prompt tokens in {timings['prefill_s']:.3f} s; "
         f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each "
-        f"({generation.finish_reason})\nbuckets: {buckets}"
+        f"({generation.finish_reason})\nbuckets: {buckets}" + "".join(f"\nnote: {note}" for note in booted.notes)
     )

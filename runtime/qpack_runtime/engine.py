@@ -7,7 +7,7 @@ tables are written before a slot's first row.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,10 +17,17 @@ from qpack_schemas.manifest import Bucket, Manifest
 
 
 class Executor(Protocol):
-    """What runs programs; the reference executor defines what each one computes."""
+    """What runs programs; the reference executor defines what each one computes.
 
-    def run(self, bucket: str) -> None: ...
+    Inputs are written into `io` and belong to the next launch: they may be written again as soon as it returns. A
+    launch may return before the step has run; `read` waits for it and returns the outputs of `sample` by name."""
+
+    lookahead: bool  # whether it pays to launch a step before the one before is read
+
     def io(self, bucket: str) -> Mapping[str, np.ndarray]: ...
+    def seat_written(self, slot: int) -> None: ...
+    def launch(self, bucket: str) -> Any: ...
+    def read(self, ticket: Any) -> Mapping[str, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,17 @@ class Choice:
     logprob: float  # 0 unless the slot asked for log-probabilities
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A launched step. Must be read, in the order of the launches, before one of its slots is prefilled again."""
+
+    ticket: Any
+    decoding: tuple[int, ...]  # slots that advance if they get a token; none for a prefill
+    rows: int  # whose choice is wanted
+
+
 class Engine:
-    """One executor, its slots, and the position each slot has reached."""
+    """One executor, its slots, and the position each slot reaches when all that was launched has run."""
 
     def __init__(self, executor: Executor, manifest: Manifest):
         self.executor = executor
@@ -50,7 +66,11 @@ class Engine:
         }
 
     def prefill(self, slot: int, tokens: Sequence[int], options: SamplingOptions | None = None) -> Choice:
-        """Starts the sequence `tokens` in a slot and chooses the token behind it.
+        """Starts the sequence `tokens` in a slot and chooses the token behind it. Raises what `launch_prefill` does."""
+        return self.read(self.launch_prefill(slot, tokens, options))[0]
+
+    def launch_prefill(self, slot: int, tokens: Sequence[int], options: SamplingOptions | None = None) -> Pending:
+        """Launches all chunks of a prompt; the one pending is the last, whose choice is the first token.
 
         Raises FitError if the prompt leaves no room in the context, UsageError for an id the tokenizer doesn't have."""
         if not tokens:
@@ -63,12 +83,12 @@ class Engine:
         if wrong := [token for token in tokens if not 0 <= token < self.vocab]:
             raise UsageError(f"token id {wrong[0]} is not in the vocabulary of {self.vocab} ids")
         self.admit(slot, options or SamplingOptions())
-        start, choice = 0, None
+        start, pending = 0, None
         for length in self.chunks(len(tokens)):
-            choice = self.prefill_chunk(slot, start, tokens[start : start + length])
+            pending = self._launch_chunk(slot, start, tokens[start : start + length])
             start += length
-        assert choice is not None
-        return choice
+        assert pending is not None
+        return pending
 
     def chunks(self, length: int) -> Iterator[int]:
         """How a prompt is cut: the largest bucket while it is filled, then the rest. The cuts change no result."""
@@ -79,17 +99,14 @@ class Engine:
 
     def prefill_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Choice:
         """Rows of one slot at the positions from `start` on; the choice behind the last one."""
-        bucket = self._fit("prefill", len(tokens), start + len(tokens))
-        io = self.executor.io(bucket)
-        io["prompt"][: len(tokens)] = tokens
-        io["prompt"][len(tokens) :] = 0
-        io["slot"][0], io["start"][0], io["length"][0] = slot, start, len(tokens)
-        self._run(bucket)
-        self.positions[slot] = start + len(tokens)
-        return self._choices(io, 1)[0]
+        return self.read(self._launch_chunk(slot, start, tokens))[0]
 
     def decode(self, slots: Sequence[int]) -> list[Choice]:
         """One step of each of the given slots; each consumes the token it chose last."""
+        return self.read(self.launch_decode(slots))
+
+    def launch_decode(self, slots: Sequence[int]) -> Pending:
+        """Launches that step. The tokens it consumes need not have been read: the device has them."""
         if len(set(slots)) < len(slots):
             raise UsageError(f"slots {list(slots)} are not distinct")
         needed = max(self.positions[slot] for slot in slots) + 1
@@ -97,10 +114,18 @@ class Engine:
         io = self.executor.io(bucket)
         io["slots"][: len(slots)] = slots
         io["slots"][len(slots) :] = self.slots  # padding sits on the scratch slot
-        self._run(bucket)
-        choices = self._choices(io, len(slots))
-        for slot, choice in zip(slots, choices, strict=True):
-            self.positions[slot] += choice.status == 0
+        ticket = self._launch(bucket)
+        for slot in slots:
+            self.positions[slot] += 1
+        return Pending(ticket, tuple(slots), len(slots))
+
+    def read(self, pending: Pending) -> list[Choice]:
+        """What a launched step chose, row by row. A slot that got no token is where it was before the step."""
+        outputs = self.executor.read(pending.ticket)
+        columns = (outputs[name][: pending.rows].tolist() for name in ("ids", "status", "logprobs"))
+        choices = [Choice(*row) for row in zip(*columns, strict=True)]
+        for slot, choice in zip(pending.decoding, choices, strict=False):
+            self.positions[slot] -= choice.status != 0
         return choices
 
     def admit(self, slot: int, options: SamplingOptions) -> None:
@@ -108,6 +133,7 @@ class Engine:
         io = self.executor.io(self._buckets["prefill"][0]["name"])  # the tables are shared by all buckets
         tables = {name: io[f"sampling.{name}"] for name in ("ints", "floats", "bias_ids", "bias_values")}
         write_options(options, slot, **tables, vocab=self.vocab)
+        self.executor.seat_written(slot)
 
     def _fit(self, kind: str, rows: int, context: int) -> str:
         """The smallest bucket with enough rows, and among those with enough positions."""
@@ -120,10 +146,17 @@ class Engine:
             remedy="build with a larger --batch or --context",
         )
 
-    def _run(self, bucket: str) -> None:
-        self.executor.run(bucket)
-        self.runs[bucket] += 1
+    def _launch_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Pending:
+        bucket = self._fit("prefill", len(tokens), start + len(tokens))
+        io = self.executor.io(bucket)
+        io["prompt"][: len(tokens)] = tokens
+        io["prompt"][len(tokens) :] = 0
+        io["slot"][0], io["start"][0], io["length"][0] = slot, start, len(tokens)
+        ticket = self._launch(bucket)
+        self.positions[slot] = start + len(tokens)
+        return Pending(ticket, (), 1)
 
-    @staticmethod
-    def _choices(io: Mapping[str, np.ndarray], count: int) -> list[Choice]:
-        return [Choice(int(io["ids"][i]), int(io["status"][i]), float(io["logprobs"][i])) for i in range(count)]
+    def _launch(self, bucket: str) -> Any:
+        ticket = self.executor.launch(bucket)
+        self.runs[bucket] += 1
+        return ticket

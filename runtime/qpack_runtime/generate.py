@@ -42,24 +42,34 @@ def generate(
     engine = booted.engine
     generation, detokenizer = Generation(list(prompt)), Detokenizer(booted.token_bytes)
     ends = set(booted.bundle.manifest["model"]["eos_token_ids"])
-    room = engine.context - len(generation.prompt_ids)
+    limit = min(max_tokens, engine.context - len(generation.prompt_ids))
     begin = time.perf_counter()
-    choice = engine.prefill(slot, generation.prompt_ids, options)
-    generation.prefill_seconds = time.perf_counter() - begin
-    while True:
-        require_token(choice)
-        generation.output_ids.append(choice.token)
-        generation.text += detokenizer.push(choice.token)
-        if choice.token in ends:
-            generation.finish_reason = "stop"
-        elif len(generation.output_ids) >= min(max_tokens, room):
-            generation.finish_reason = "length"
-        yield generation
-        if generation.finish_reason:
-            return
-        begin = time.perf_counter()
-        (choice,) = engine.decode([slot])
-        generation.decode_seconds += time.perf_counter() - begin
+    pending, following = engine.launch_prefill(slot, generation.prompt_ids, options), None
+    try:
+        while True:
+            if engine.executor.lookahead and len(generation.output_ids) + 1 < limit:
+                following = engine.launch_decode([slot])
+            (choice,) = engine.read(pending)
+            seconds = time.perf_counter() - begin
+            if generation.output_ids:
+                generation.decode_seconds += seconds
+            else:
+                generation.prefill_seconds = seconds
+            require_token(choice)
+            generation.output_ids.append(choice.token)
+            generation.text += detokenizer.push(choice.token)
+            if choice.token in ends:
+                generation.finish_reason = "stop"
+            elif len(generation.output_ids) >= limit:
+                generation.finish_reason = "length"
+            yield generation
+            if generation.finish_reason:
+                return
+            begin = time.perf_counter()
+            pending, following = following or engine.launch_decode([slot]), None
+    finally:
+        if following is not None:  # a step beyond the end: its token is dropped, its slot has moved
+            engine.read(following)
 
 
 def require_token(choice: Choice) -> None:

@@ -1,7 +1,8 @@
 """Opening a bundle: the one place that decides whether it may be used.
 
 Order: the manifest can be read -> its version is ours -> it is undamaged and follows the schema -> every file is listed
-and whole -> programs, buffers, tensors and memory agree. Findings are collected as far as a later check makes sense.
+and whole -> programs, buffers, tensors and memory agree -> kernels are what the manifest says, launch tables carry out
+the programs. Findings are collected as far as a later check makes sense.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import cast
 
 from qpack_schemas.bundle_files import MANIFEST, check_files
-from qpack_schemas.bundle_rules import PROGRAM_PATHS, check_layout, read_weight_files
+from qpack_schemas.bundle_rules import PROGRAM_PATHS, check_layout, read_weight_files, shared_buffers
 from qpack_schemas.errors import Finding, InputError, IntegrityError, VersionError
 from qpack_schemas.manifest import CONTRACT_VERSION, KNOWN_FEATURES, SCHEMA_VERSION, Manifest, checksum_of
 from qpack_schemas.program import Kind, Program
 from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import JsonValue, dump_canonical, load_strict
+from qpack_schemas.target_rules import Tables, check_tables, check_target_files, read_tables
 from qpack_schemas.tensor_file import TensorSpan
 
 
@@ -30,6 +32,7 @@ class Bundle:
     manifest: Manifest
     programs: Mapping[Kind, Program]
     tensors: Mapping[str, tuple[Path, TensorSpan]]
+    tables: Tables  # target -> kind -> launch table; none for "cpu"
 
 
 def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
@@ -55,12 +58,18 @@ def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
     findings += broken
     tensors, broken = read_weight_files(path, manifest)
     findings += broken
+    tables, broken = read_tables(path, manifest, tolerate_unknown=newer)
+    findings += broken + check_target_files(path, manifest)
     if len(programs) == len(PROGRAM_PATHS):
-        findings += check_layout(manifest, programs)
+        layout = check_layout(manifest, programs)
+        # Tables are compared with the programs, so both must be sound.
+        findings += layout
+        if not layout and not broken:
+            findings += check_tables(manifest, programs, shared_buffers(manifest), tables)
     if findings:
         raise _damaged(path, findings)
     places = {name: (path / file, span) for name, (file, span) in tensors.items()}
-    return Bundle(path, hashlib.sha256(raw).hexdigest(), manifest, programs, places)
+    return Bundle(path, hashlib.sha256(raw).hexdigest(), manifest, programs, places, tables)
 
 
 def _damaged(path: Path, findings: list[Finding]) -> IntegrityError:

@@ -5,7 +5,9 @@ flipped byte is noticed even where nobody knows the bundle_id; it guards against
 """
 
 import hashlib
-from typing import NotRequired, TypedDict
+import re
+from collections.abc import Mapping
+from typing import Literal, NotRequired, TypedDict, cast
 
 from qpack_schemas.program import Kind
 from qpack_schemas.strict_json import JsonValue, dump_canonical
@@ -13,6 +15,7 @@ from qpack_schemas.strict_json import JsonValue, dump_canonical
 SCHEMA_VERSION = (1, 0)
 CONTRACT_VERSION = "0.1.0"  # the release of qpack that reads this contract; compared with min_runtime
 KNOWN_FEATURES: frozenset[str] = frozenset()
+TARGET_NAME = re.compile(r"cuda:(sm|ptx)_([0-9]{2,3})")  # as in the schema; a newer version may know others
 
 
 class Delta(TypedDict):
@@ -116,6 +119,35 @@ class Memory(TypedDict):
     minimum_device_bytes: int
 
 
+class Kernel(TypedDict):
+    """One compiled kernel. Its name is the entry point in the file."""
+
+    file: str
+    sha256: str  # of the file
+    function: str  # module.function of the source
+    block: int  # threads, along x
+    shared_bytes: int  # dynamic shared memory of a block
+    registers: int | None  # per thread; None, here and below: known only to the driver that will compile the PTX
+    spills: int | None  # bytes of local memory per thread
+    params: list[list[str]]  # run-time arguments in order: name, Triton type (*bf16 ... i32)
+    constants: dict[str, int | float | bool | None]  # compile-time arguments; None: an absent operand
+
+
+class Target(TypedDict):
+    """A GPU architecture that the bundle has kernels for; `cpu` has no such entry, its kernels are in the runtime."""
+
+    architecture: str  # sm_89; of "a" code as well, which its scope shows
+    scope: Literal["exact", "major", "newer"]  # which other GPUs can run it, see targets.py
+    format: Literal["cubin", "ptx"]
+    toolkit: int | None  # of the assembler, 129 = CUDA 12.9; None: PTX has no assembler yet
+    min_driver: int  # as cuDriverGetVersion counts: 12040 = CUDA 12.4
+    max_shared_bytes: int  # the most that a kernel asks for
+    work_bytes: dict[str, int]  # per bucket
+    minimum_device_bytes: int
+    compilers: dict[str, str]  # name -> version
+    kernels: dict[str, Kernel]
+
+
 class TextFile(TypedDict):
     path: str
     source_sha256: str  # as it was found
@@ -168,12 +200,17 @@ class Manifest(TypedDict):
     buckets: list[Bucket]
     capture_order: list[str]
     memory: Memory
-    targets: dict[str, JsonValue]
+    targets: dict[str, JsonValue]  # cpu: {}; "cuda:sm_89": a Target, see compiled_targets
     text: list[TextFile]
     probes: Probes
     reproducibility: str
     files: list[FileEntry]
     checksum: str
+
+
+def compiled_targets(targets: Mapping[str, JsonValue]) -> dict[str, Target]:
+    """Those of a manifest's `targets` that have kernels of their own in the bundle, by name in sorted order."""
+    return {name: cast(Target, entry) for name, entry in sorted(targets.items()) if TARGET_NAME.fullmatch(name)}
 
 
 def seal(manifest: JsonValue) -> bytes:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from qpack_schemas.manifest import Bucket, Memory
+from qpack_schemas.launch_table import LaunchTable
+from qpack_schemas.manifest import Bucket, FileEntry, Memory
 from qpack_schemas.program import Buffer, Kind, Program, align
 
 
@@ -31,3 +32,24 @@ def account(
         "work_bytes": work,
         "minimum_device_bytes": weights_bytes + state + io + max(work.values(), default=0),
     }
+
+
+def weight_places(files: Iterable[FileEntry]) -> tuple[dict[str, int], int]:
+    """Weight file -> where its first byte lies in a GPU's weights arena, and the bytes of that arena: the files as they
+    are, one behind the other by path, each on a multiple of ALIGNMENT."""
+    places: dict[str, int] = {}
+    end = 0
+    for file in sorted((f for f in files if f["path"].startswith("weights/")), key=lambda f: f["path"]):
+        places[file["path"]] = end
+        end += align(file["bytes"])
+    return places, end
+
+
+def account_target(
+    files: Iterable[FileEntry], memory: Memory, tables: Mapping[Kind, LaunchTable], buckets: Sequence[Bucket]
+) -> tuple[dict[str, int], int]:
+    """What a GPU target takes, in bytes: the work arena of every bucket, and the least device memory for all of them.
+    State and io are the bundle's, `memory`; the driver's own memory comes on top and is not ours to plan."""
+    work = {bucket["name"]: bucket["rows"] * tables[bucket["program"]].work_bytes_per_row() for bucket in buckets}
+    _, weights = weight_places(files)
+    return work, weights + memory["state_bytes"] + memory["io_bytes"] + max(work.values(), default=0)

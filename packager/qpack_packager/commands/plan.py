@@ -7,17 +7,22 @@ from typing import cast
 
 from qpack_packager.bundle_writer import plan_weights
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
-from qpack_packager.commands.roofline import DEVICES, Traffic, decode_traffic
+from qpack_packager.commands.roofline import Traffic, decode_traffic
 from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
 from qpack_packager.commands.typeset import bytes_text, columns, percent, wrapped
+from qpack_packager.cuda.lower import lower_target, shared_of
+from qpack_packager.cuda.refusals import refusals
+from qpack_packager.cuda.targets import COMMON, Target
+from qpack_packager.cuda.tiles import Tuning
 from qpack_packager.describe import describe_model
+from qpack_packager.devices import DEVICES, Device
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.marlin import GROUP
 from qpack_schemas.manifest import Memory, Quant
 from qpack_schemas.memory import account
 from qpack_schemas.program import Buffer
 
-CPU_ONLY = "this version builds for the CPU only; the devices show what a CUDA target could reach"
+NOT_GRAPHABLE = "no CUDA target can be built for this model: `qpack doctor` says why"
 
 
 def report(prepared: Prepared, output_format: str) -> str:
@@ -32,10 +37,23 @@ def report(prepared: Prepared, output_format: str) -> str:
     weights = [(module.form, module.shape, tensor) for module in lowered.modules for tensor in module.tensors.values()]
     vocab_size = prepared.checkpoint.config.vocab_size
     parts = memory_parts(memory, weights, vocab_size, lowered.buffers, lowered.programs.values())
-    steps = _steps(prepared, tensors)
+    steps, launches = _steps(prepared, tensors), _launches(prepared)
     if output_format == "json":
-        return json.dumps(_facts(prepared, files, memory, parts, steps), ensure_ascii=True)
-    return "\n".join(_lines(prepared, memory, parts, steps))
+        return json.dumps(_facts(prepared, files, memory, parts, steps, launches), ensure_ascii=True)
+    return "\n".join(_lines(prepared, memory, parts, steps, launches))
+
+
+def _launches(prepared: Prepared) -> int | None:
+    """Kernels of a decode step, the same on every GPU; None if the model is none for the kernels."""
+    lowered, shared = prepared.lowered, shared_of(prepared.lowered)
+    if any(refusal for program in lowered.programs.values() for refusal in refusals(program, shared)):
+        return None
+    target = lower_target(lowered.programs, shared, Target(COMMON[-1]), Tuning())
+    return len(target.tables["decode"].launches)
+
+
+def _notes(prepared: Prepared, launches: int | None) -> list[str]:
+    return [*prepared.checkpoint.notes, *([NOT_GRAPHABLE] if launches is None else [])]
 
 
 def _steps(prepared: Prepared, tensors: Mapping[str, Buffer]) -> list[Traffic]:
@@ -49,7 +67,12 @@ def _steps(prepared: Prepared, tensors: Mapping[str, Buffer]) -> list[Traffic]:
 
 
 def _facts(
-    prepared: Prepared, files: Mapping[str, int], memory: Memory, parts: Parts, steps: Sequence[Traffic]
+    prepared: Prepared,
+    files: Mapping[str, int],
+    memory: Memory,
+    parts: Parts,
+    steps: Sequence[Traffic],
+    launches: int | None,
 ) -> dict[str, object]:
     serving = prepared.serving
     devices = [
@@ -57,6 +80,9 @@ def _facts(
             **asdict(device),
             "fits": memory["minimum_device_bytes"] <= device.memory_bytes,
             "tokens_per_second": {str(step.rows): round(step.tokens_per_second(device), 1) for step in steps},
+            "expected_tokens_per_second": {
+                str(step.rows): round(step.tokens_per_second(device, launches), 1) for step in steps if launches
+            },
         }
         for device in DEVICES
     ]
@@ -70,16 +96,19 @@ def _facts(
         "memory_parts": parts,
         "weight_files": files,
         "decode_steps": [{**asdict(step), "total": step.total} for step in steps],
+        "decode_launches": launches,
         "devices": devices,
-        "notes": [*prepared.checkpoint.notes, CPU_ONLY],
+        "notes": _notes(prepared, launches),
     }
 
 
-def _lines(prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Traffic]) -> Iterator[str]:
+def _lines(
+    prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Traffic], launches: int | None
+) -> Iterator[str]:
     serving, quant = prepared.serving, cast(Quant, prepared.lowered.accounting.to_manifest())
     yield from wrapped("model", model_text(describe_model(prepared)))
     yield from serving_lines(serving.slots, serving.context, serving.dtype, serving.buckets)
-    for note in [*prepared.checkpoint.notes, CPU_ONLY]:
+    for note in _notes(prepared, launches):
         yield from wrapped("note", note)
     yield ""
     yield from tensor_lines(quant["tensors"], f"to int4 in groups of {GROUP}", quant["kept"], quant["dropped"])
@@ -90,7 +119,7 @@ def _lines(prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Tra
     yield ""
     yield from _step_lines(steps)
     yield ""
-    yield from _device_lines(memory, steps)
+    yield from _device_lines(memory, steps, launches)
 
 
 def _step_lines(steps: Sequence[Traffic]) -> list[str]:
@@ -104,16 +133,22 @@ def _step_lines(steps: Sequence[Traffic]) -> list[str]:
     ]
 
 
-def _device_lines(memory: Memory, steps: Sequence[Traffic]) -> list[str]:
+def _device_lines(memory: Memory, steps: Sequence[Traffic], launches: int | None) -> list[str]:
     needs = memory["minimum_device_bytes"]
-    rows = [("", "memory", "takes", "bandwidth", *(f"batch {step.rows}" for step in steps))]
+    rows = [("", "memory", "takes", "GB/s", *(f"batch {step.rows}" for step in steps))]
     for device in DEVICES:
-        share, bandwidth = needs / device.memory_bytes, f"{device.bytes_per_second / 1e9:,.0f} GB/s"
-        speeds = [f"{step.tokens_per_second(device):,.0f}" if share <= 1 else "-" for step in steps]
+        share, bandwidth = needs / device.memory_bytes, f"{device.bytes_per_second / 1e9:,.0f}"
+        speeds = [_speed(step, device, launches) if share <= 1 else "-" for step in steps]
         takes = percent(share) if share <= 1 else "too big"
         rows.append((device.name, f"{device.memory_bytes / 1e9:.0f} GB", takes, bandwidth, *speeds))
+    between = f"; in brackets: less {launches:,} launches of 1.3 us" if launches else ""
     return [
-        "Devices: tokens/s of all sequences together that the bandwidth allows at most",
+        f"Devices: tokens/s that the bandwidth allows at most{between}",
         *columns(rows, right=range(1, 4 + len(steps))),
-        "  A Jetson shares its memory with the host.",
+        "  A batch is all its sequences together. A Jetson shares its memory with the host.",
     ]
+
+
+def _speed(step: Traffic, device: Device, launches: int | None) -> str:
+    most = f"{step.tokens_per_second(device):,.0f}"
+    return f"{most} ({step.tokens_per_second(device, launches):,.0f})" if launches else most

@@ -1,42 +1,21 @@
 """How fast a decode step could be: the bytes it must move over the memory bandwidth of a device.
 
 The roofline of S. Williams, A. Waterman and D. Patterson (CACM 52(4), 2009) far left of the ridge, where decoding is.
-An upper bound: activations, logits, launches and arithmetic are taken to cost nothing.
+An upper bound: activations, logits and arithmetic are taken to cost nothing.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qpack_packager.devices import Device
 from qpack_schemas.program import Buffer, Program
 
 BY_LINE = {"table", "rope"}  # operands of which a row reads one line, and not the whole tensor
 
 
-@dataclass(frozen=True)
-class Device:
-    """`memory_bytes` takes the data sheet's GB for 10^9 bytes; the rest of it is left to driver and display."""
-
-    name: str
-    memory_bytes: int
-    bytes_per_second: float
-    source: str
-
-
-def _device(name: str, gigabytes: int, gigabytes_per_second: float, source: str) -> Device:
-    return Device(name, gigabytes * 10**9, gigabytes_per_second * 1e9, f"NVIDIA, {source}")
-
-
-DEVICES = (
-    _device("Jetson Orin Nano 8GB", 8, 102, "Jetson Orin Nano Super Developer Kit data sheet"),
-    _device("Jetson Orin NX 16GB", 16, 102.4, "Jetson Orin NX Series data sheet"),
-    _device("Jetson AGX Orin 64GB", 64, 204.8, "Jetson AGX Orin Series data sheet"),
-    _device("GeForce RTX 4060", 8, 272, "GeForce RTX 4060 Family product page"),
-    _device("L4", 24, 300, "L4 Tensor Core GPU data sheet"),
-    _device("GeForce RTX 3090", 24, 936, "GA102 GPU Architecture whitepaper"),
-    _device("GeForce RTX 4090", 24, 1008, "Ada GPU Architecture whitepaper"),
-    _device("GeForce RTX 5090", 32, 1792, "RTX Blackwell GPU Architecture whitepaper"),
-    _device("H200", 141, 4800, "H200 Tensor Core GPU data sheet"),
-)
+# Between two kernels of a graph nothing is loaded: 1.3 us on an H100, as published for the megakernel of Spector et al.,
+# "Look Ma, No Bubbles!" (Hazy Research, 2025).
+LAUNCH_SECONDS = 1.3e-6
 
 
 @dataclass(frozen=True)
@@ -53,8 +32,9 @@ class Traffic:
     def total(self) -> int:
         return self.weights + self.kv + self.recurrent
 
-    def tokens_per_second(self, device: Device) -> float:
-        return self.rows * device.bytes_per_second / self.total
+    def tokens_per_second(self, device: Device, launches: int = 0) -> float:
+        """What the bandwidth allows at most; with `launches` kernels in a step, what their boundaries leave of it."""
+        return self.rows / (self.total / device.bytes_per_second + launches * LAUNCH_SECONDS)
 
 
 def decode_traffic(

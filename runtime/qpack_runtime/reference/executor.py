@@ -9,6 +9,7 @@ from qpack_runtime.arenas import Arenas
 from qpack_runtime.reference import instructions, mixers, sampling
 from qpack_runtime.reference.marlin import dequantize
 from qpack_schemas.bundle import Bundle
+from qpack_schemas.instructions import INSTRUCTIONS
 from qpack_schemas.program import Instruction, Program
 
 FUNCTIONS: dict[str, Callable[..., None]] = {
@@ -26,11 +27,14 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
     "take_rows": instructions.take_rows,
     "sample": sampling.sample,
 }
+SAMPLED = INSTRUCTIONS["sample"].names("output")
 
 
 class ReferenceExecutor:
     """Runs the programs of a bundle. `io(bucket)` are the static buffers the host writes before and reads after
     `run`."""
+
+    lookahead = False  # a launch is over when it returns
 
     def __init__(self, bundle: Bundle):
         self.arenas = Arenas(bundle)
@@ -59,6 +63,17 @@ class ReferenceExecutor:
         with np.errstate(all="ignore"):
             for call in self._calls[bucket]:
                 call()
+
+    def seat_written(self, slot: int) -> None:
+        """The sampling tables are read where the host writes them."""
+
+    def launch(self, bucket: str) -> dict[str, np.ndarray]:
+        """One step, and copies of what `sample` gave."""
+        self.run(bucket)
+        return {name: self._io[bucket][name].copy() for name in SAMPLED}
+
+    def read(self, ticket: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return ticket
 
     def _bind(self, instruction: Instruction, program: Program, rows: int) -> Callable[[], None]:
         buffers = {**self.arenas.shared, **program.buffers}

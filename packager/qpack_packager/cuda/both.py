@@ -1,0 +1,68 @@
+"""Launches that decode and prefill programs share. Each function emits one instruction and says how many it covered."""
+
+from qpack_packager.cuda.launches import ROWS, Launches, block, operands
+from qpack_schemas.launch_table import Scalar
+from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, TOP_LOGPROBS_LIMIT  # noqa: F401
+
+DENSE_TILE, DENSE_STEP = 64, 128  # weight lines of a program, and columns that it multiplies at a time
+ELEMENTS = 512  # columns of a program of silu_mul
+
+
+def rms_norm(to: Launches, index: int) -> int:
+    instruction = to.program.code[index]
+    o = operands(instruction)
+    (width,) = to.shape(o["weight"])
+    held = to.held(o.get("delta"))
+    given = {
+        "x": o["x"], "delta": o.get("delta"), "bias": held.bias, "weight": o["weight"], "y": o["y"],
+        "sum": o.get("sum"), "R": ROWS, "H": width, "PLANES": held.planes, "EPS": instruction.attrs["eps"],
+        "UNIT": instruction.attrs["unit_offset"], "BLOCK": block(width),
+    }  # fmt: skip
+    to.launch("norm.rms_norm", (index, index), (to.rows(o["x"]), 1, 1), given, warps=_warps(width))
+    return 1
+
+
+def linear(to: Launches, index: int) -> int:
+    """A matrix that stays as it is: the head, and what the policy keeps."""
+    o = operands(to.program.code[index])
+    lines, width = to.shape(o["weight"])
+    one = to.rows(o["x"]) == 1
+    given = {
+        "x": o["x"], "weight": o["weight"], "bias": o.get("bias"), "y": o["y"],
+        "R": Scalar(1) if one else ROWS, "K": width, "N": lines, "TILE": DENSE_TILE, "BLOCK_K": DENSE_STEP,
+    }  # fmt: skip
+    to.launch("linear.linear", (index, index), (-(-lines // DENSE_TILE), 1 if one else "R/8", 1), given)
+    return 1
+
+
+def silu_mul(to: Launches, index: int) -> int:
+    o = operands(to.program.code[index])
+    (width,) = to.shape(o["y"])[1:]
+    held = to.held(o["x"])
+    given = {
+        "x": o["x"], "bias": held.bias, "y": o["y"], "R": ROWS, "I": width, "PLANES": held.planes, "BLOCK": ELEMENTS,
+    }  # fmt: skip
+    to.launch("silu.silu_mul", (index, index), (-(-width // ELEMENTS), "R", 1), given)
+    return 1
+
+
+def rope_kv_write(to: Launches, index: int) -> int:
+    instruction = to.program.code[index]
+    o, held = operands(instruction), to.held(operands(instruction)["x"])
+    _, heads, dim = to.shape(o["q"])
+    lines, groups, _ = to.shape(o["k"])
+    context = int(instruction.attrs["context"])
+    given = {
+        "x": o["x"], "bias": held.bias, "rope": o["rope"], "q_norm": o.get("q_norm"), "k_norm": o.get("k_norm"),
+        "slots": o["slots"], "positions": o["positions"], "k": o["k"], "v": o["v"], "q": o["q"], "R": ROWS,
+        "X": to.shape(o["x"])[1], "A": heads, "G": groups, "D": dim, "F": to.shape(o["rope"])[2], "CONTEXT": context,
+        "SCRATCH": lines // context, "PLANES": held.planes, "EPS": instruction.attrs["eps"],
+        "UNIT": instruction.attrs["unit_offset"],
+    }  # fmt: skip
+    to.launch("rope.rope_kv_write", (index, index), (heads + 2 * groups, "R", 1), given, warps=1)
+    return 1
+
+
+def _warps(width: int) -> int:
+    """Of a program that holds a whole row: about eight elements a thread."""
+    return max(1, min(16, block(width) // 256))

@@ -1,0 +1,121 @@
+"""The launches of prefill programs. Rows of one slot in order; one kernel serves every length.
+
+Each function emits the launches from instruction `index` on and says how many instructions they covered.
+"""
+
+from qpack_packager.cuda.launches import ROWS, Launches, block, operands
+
+TILE_ROWS, TILE_COLUMNS = 32, 128  # of a program of an int4 linear
+QUERY_ROWS = 16  # of a program of attention
+ELEMENTS = 1024  # of a program that walks a line of counts, or the channels of a convolution
+VALUE_COLUMNS = 32  # of the recurrent state in one program
+
+
+def begin(to: Launches, index: int) -> int:
+    """rows_prefill. The counts of the slot are cleared first, in a launch of its own, since many programs do it."""
+    o = operands(to.program.code[index])
+    seats, vocab = to.shape(o["counts"])
+    given = {"slot": o["slot"], "start": o["start"], "counts": o["counts"], "V": vocab, "BLOCK": ELEMENTS}
+    to.launch("rows.counts_reset", (index, index), (-(-vocab // ELEMENTS), 1, 1), given)
+    names = ("prompt", "slot", "start", "length", "counts", "tokens", "slots", "positions", "last")
+    given = {**{name: o[name] for name in names}, "R": ROWS, "SCRATCH": seats - 1, "V": vocab, "BLOCK": 128}
+    to.launch("rows.rows_prefill", (index, index), ("R/128", 1, 1), given)
+    return 1
+
+
+def embed(to: Launches, index: int) -> int:
+    """The embedding and the first norm, in one launch."""
+    line, norm = to.program.code[index : index + 2]
+    if norm.op != "rms_norm" or "delta" in norm.inputs or norm.inputs["x"] != line.outputs["y"]:
+        raise AssertionError("embed is followed by the norm of the embedding")
+    e, n = operands(line), operands(norm)
+    width = to.shape(e["table"])[1]
+    given = {
+        "tokens": e["tokens"], "table": e["table"], "weight": n["weight"], "h": e["y"], "x": n["y"], "H": width,
+        "EPS": norm.attrs["eps"], "UNIT": norm.attrs["unit_offset"], "BLOCK": block(width),
+    }  # fmt: skip
+    to.launch("rows.embed_norm", (index, index + 1), ("R", 1, 1), given)
+    return 2
+
+
+def linear_int4(to: Launches, index: int) -> int:
+    o = operands(to.program.code[index])
+    padded = to.shape(o["q"])[1] // 2
+    columns = TILE_COLUMNS if padded % TILE_COLUMNS == 0 else 64
+    given = {
+        "x": o["x"], "q": o["q"], "scale": o["scale"], "bias": o.get("bias"), "y": o["y"], "R": ROWS,
+        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": TILE_ROWS, "TILE_N": columns,
+    }  # fmt: skip
+    grid = (padded // columns, f"R/{TILE_ROWS}", 1)
+    to.launch("linear.linear_int4_prefill", (index, index), grid, given, warps=columns // 64)
+    return 1
+
+
+def attention(to: Launches, index: int) -> int:
+    instruction = to.program.code[index]
+    o = operands(instruction)
+    _, heads, dim = to.shape(o["q"])
+    lines, groups, _ = to.shape(o["k"])
+    context, gate = int(instruction.attrs["context"]), o.get("gate")
+    given = {
+        "q": o["q"], "k": o["k"], "v": o["v"], "slots": o["slots"], "positions": o["positions"], "gate": gate,
+        "y": o["y"], "R": ROWS, "A": heads, "G": groups, "D": dim, "CONTEXT": context,
+        "X": to.shape(gate)[1] if gate else 0, "SCRATCH": lines // context, "TILE_M": QUERY_ROWS,
+        "BLOCK": min(64, 8192 // dim),
+    }  # fmt: skip
+    to.launch("attention.attention_prefill", (index, index), (heads, f"R/{QUERY_ROWS}", 1), given)
+    return 1
+
+
+def causal_conv1d(to: Launches, index: int) -> int:
+    """Reads the ring, and only then, in a second launch, writes it."""
+    o = operands(to.program.code[index])
+    channels, taps = to.shape(o["weight"])
+    seats = to.shape(o["ring"])[0]
+    row = {"slots": o["slots"], "positions": o["positions"], "ring": o["ring"]}
+    sizes = {
+        "R": ROWS, "X": to.shape(o["x"])[1], "C": channels, "W": taps, "SCRATCH": seats - 1, "BLOCK": ELEMENTS,
+    }  # fmt: skip
+    grid = (-(-channels // ELEMENTS), "R", 1)
+    to.launch(
+        "delta.conv_prefill", (index, index), grid, {"x": o["x"], "conv": o["weight"], "u": o["y"], **row, **sizes}
+    )
+    to.launch("delta.ring_write", (index, index), grid, {"x": o["x"], **row, **sizes})
+    return 1
+
+
+def gated_delta(to: Launches, index: int) -> int:
+    """Gates of all rows, the scan over the rows, the gated norm."""
+    instruction = to.program.code[index]
+    o = operands(instruction)
+    seats, heads, key_dim, value_dim = to.shape(o["memory"])
+    channels, hidden = to.shape(o["u"])[1], to.shape(o["x"])[1]
+    gates = to.scratch(o["y"], "gates", "float32", "R", 2 * heads)
+    out = to.scratch(o["y"], "out", "float32", "R", heads * value_dim)
+    given = {
+        "hidden": o["x"], "ba": o["ba"], "a_log": o["a_log"], "dt_bias": o["dt_bias"], "gates": gates, "H": hidden,
+        "N": heads, "BLOCK_N": block(heads), "BLOCK_H": 128,
+    }  # fmt: skip
+    to.launch("delta.delta_gates", (index, index), ("R", 1, 1), given)
+    part = min(VALUE_COLUMNS, value_dim)
+    given = {
+        "u": o["u"], "gates": gates, "slots": o["slots"], "positions": o["positions"], "memory": o["memory"],
+        "out": out, "R": ROWS, "C": channels, "N": heads,
+        "KEYS": (channels - heads * value_dim) // (2 * key_dim), "D": key_dim, "E": value_dim, "SCRATCH": seats - 1,
+        "BLOCK_E": part,
+    }  # fmt: skip
+    to.launch("delta.delta_scan", (index, index), (heads, value_dim // part, 1), given, warps=2)
+    given = {
+        "out": out, "z": o["z"], "bias": None, "norm": o["norm"], "y": o["y"], "R": ROWS, "X": to.shape(o["z"])[1],
+        "N": heads, "E": value_dim, "PLANES": 0, "EPS": instruction.attrs["eps"],
+    }  # fmt: skip
+    to.launch("delta.delta_norm", (index, index), (heads, "R", 1), given, warps=1)
+    return 1
+
+
+def take_rows(to: Launches, index: int) -> int:
+    o = operands(to.program.code[index])
+    width = to.shape(o["x"])[1]
+    given = {"x": o["x"], "rows": o["rows"], "y": o["y"], "H": width, "BLOCK": block(width)}
+    to.launch("rows.take_rows", (index, index), (1, 1, 1), given)
+    return 1
