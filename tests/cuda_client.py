@@ -58,10 +58,10 @@ class Stub:
         if (status := self.status(name, *arguments)) != "SUCCESS":
             raise DriverStatus(name, status)
 
-    def get(self, name: str, *arguments: Any) -> int:
-        """What the function writes through its first argument."""
+    def get(self, name: str, *arguments: Any, place: int = 0) -> int:
+        """What the function writes through its argument number `place`, which `arguments` leave out."""
         result = ctypes.c_uint64()
-        self.call(name, ctypes.byref(result), *arguments)
+        self.call(name, *arguments[:place], ctypes.byref(result), *arguments[place:])
         return result.value
 
     def set(self, name: str, value: int) -> None:
@@ -108,7 +108,10 @@ def launch(
 
 
 def pointers(arguments: Sequence[Any]) -> Any:
-    return (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+    """`kernelParams`; keeps the ctypes values alive."""
+    array = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+    array.arguments = arguments
+    return array
 
 
 class KernelParams(ctypes.Structure):

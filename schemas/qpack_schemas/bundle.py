@@ -59,13 +59,12 @@ def open_bundle(path: Path, *, digests: bool = True) -> Bundle:
     tensors, broken = read_weight_files(path, manifest)
     findings += broken
     tables, broken = read_tables(path, manifest, tolerate_unknown=newer)
-    findings += broken + check_target_files(path, manifest)
+    findings += check_target_files(path, manifest)
     if len(programs) == len(PROGRAM_PATHS):
-        layout = check_layout(manifest, programs)
-        # Tables are compared with the programs, so both must be sound.
-        findings += layout
-        if not layout and not broken:
-            findings += check_tables(manifest, programs, shared_buffers(manifest), tables)
+        broken += check_layout(manifest, programs)
+        # Tables are compared with programs, so both must be sound.
+        broken = broken or check_tables(manifest, programs, shared_buffers(manifest), tables)
+    findings += broken
     if findings:
         raise _damaged(path, findings)
     places = {name: (path / file, span) for name, (file, span) in tensors.items()}

@@ -84,6 +84,7 @@ def _read(image: bytes) -> Code:
     machine, flags, abi = *struct.unpack_from("<H", image, 0x12), *struct.unpack_from("<I", image, 0x30), image[8]
     if machine != _MACHINE or abi not in (7, 8):
         raise ValueError(f"machine {machine}, ABI {abi} is no CUDA code known here ({_MACHINE}, ABI 7 or 8)")
+    _check_segments(image)
     sections = {section.name: section for section in _sections(image)}
     names = sorted(name.removeprefix(".text.") for name in sections if name.startswith(".text."))
     per_symbol = list(_records(sections, ".nv.info"))
@@ -125,6 +126,16 @@ def _entry(name: str, symbol: int, records: list[_Record], per_symbol: list[_Rec
         raise ValueError(f"the parameters of {name!r} end at byte {end}, but take {total} bytes")
     of_kernel = {r.attribute: r.u32(1) for r in per_symbol if len(r.payload) == 8 and r.u32() == symbol}
     return Entry(placed, block, of_kernel.get(_REGISTERS), of_kernel.get(_FRAME_BYTES))
+
+
+def _check_segments(image: bytes) -> None:
+    """The program headers stand last in a cubin, so that a truncated one lacks them."""
+    (table,) = struct.unpack_from("<Q", image, 0x20)
+    width, count = struct.unpack_from("<HH", image, 0x36)
+    for index in range(count):
+        _, _, begin, _, _, size = struct.unpack_from("<IIQQQQ", image, table + width * index)
+        if width < 56 or begin + size > len(image) or table + width * (index + 1) > len(image):
+            raise ValueError(f"segment {index} is not within the file's {len(image)} bytes")
 
 
 def _sections(image: bytes) -> Iterator[_Section]:

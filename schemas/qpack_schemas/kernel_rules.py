@@ -11,7 +11,6 @@ from qpack_schemas.cubin import MOST_BYTES, Code, Entry, read_cubin
 from qpack_schemas.errors import Finding, InputError
 from qpack_schemas.manifest import Kernel, Target
 from qpack_schemas.ptx import read_ptx
-from qpack_schemas.targets import architecture_number
 
 POINTER_BYTES = 8
 # Triton passes the addresses of its global and its profiling scratch behind the arguments; neither is ever used.
@@ -45,11 +44,12 @@ def check_kernel(root: Path, name: str, kernel: Kernel, target: Target) -> list[
 
 
 def _messages(name: str, kernel: Kernel, target: Target, code: Code) -> Iterator[str]:
-    own = architecture_number(target["architecture"])
-    if code.architecture != own or (code.exact and target["scope"] != "exact"):
-        is_for = f"sm_{code.architecture}{' alone' if code.exact else ''}"
-        yield f"is for {is_for}, the target is {target['architecture']} with scope {target['scope']!r}"
-    if code.toolkit != target["toolkit"]:
+    if (own := f"sm_{code.architecture}{'a' if code.exact else ''}") != target["architecture"]:
+        yield f"is for {own}, the target says {target['architecture']}"
+    if code.toolkit is None:
+        if (needs := code.oldest_driver // 10 % 100 + code.oldest_driver // 1000 * 10) > target["toolkit"]:
+            yield f"cannot be read by toolkit {target['toolkit']}, which the target says: it needs {needs}"
+    elif code.toolkit != target["toolkit"]:
         yield f"was assembled by toolkit {code.toolkit}, the target says {target['toolkit']}"
     if code.oldest_driver > target["min_driver"]:
         yield f"needs a driver for {code.oldest_driver}, the target says min_driver {target['min_driver']}"

@@ -136,10 +136,10 @@ class Kernel(TypedDict):
 class Target(TypedDict):
     """A GPU architecture that the bundle has kernels for; `cpu` has no such entry, its kernels are in the runtime."""
 
-    architecture: str  # sm_89; of "a" code as well, which its scope shows
+    architecture: str  # what the code says that it is for: sm_89, sm_90a
     scope: Literal["exact", "major", "newer"]  # which other GPUs can run it, see targets.py
     format: Literal["cubin", "ptx"]
-    toolkit: int | None  # of the assembler, 129 = CUDA 12.9; None: PTX has no assembler yet
+    toolkit: int  # of the assembler, 129 = CUDA 12.9; of PTX: with which it was tried
     min_driver: int  # as cuDriverGetVersion counts: 12040 = CUDA 12.4
     max_shared_bytes: int  # the most that a kernel asks for
     work_bytes: dict[str, int]  # per bucket

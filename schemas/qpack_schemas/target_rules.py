@@ -12,6 +12,7 @@ from qpack_schemas.memory import account_target
 from qpack_schemas.program import KINDS, Buffer, Kind, Program
 from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import load_strict
+from qpack_schemas.targets import architecture_number
 
 Tables = Mapping[str, Mapping[Kind, LaunchTable]]  # by target
 SCHEMA = "launch_table.v1.schema.json"
@@ -100,12 +101,12 @@ def _target_messages(name: str, target: Target) -> Iterator[tuple[str, str]]:
     form = "ptx" if parsed[1] == "ptx" else "cubin"
     if target["format"] != form:
         yield "format", f"is {target['format']!r}, the target's name says {form!r}"
-    if target["architecture"] != f"sm_{parsed[2]}":
-        yield "architecture", f"is {target['architecture']}, the target's name says sm_{parsed[2]}"
+    if architecture_number(target["architecture"]) != int(parsed[2]):
+        yield "architecture", f"is {target['architecture']}, the target's name says {parsed[2]}"
+    if target["architecture"].endswith("a") and target["scope"] != "exact":
+        yield "scope", f"is {target['scope']!r}; {target['architecture']} runs on that GPU only, which is 'exact'"
     if (target["scope"] == "newer") != (form == "ptx"):
         yield "scope", f"is {target['scope']!r}; it is 'newer' for ptx and only for ptx"
-    if (target["toolkit"] is None) != (form == "ptx"):
-        yield "toolkit", f"is {target['toolkit']}; it is null for ptx and only for ptx"
 
 
 def _kernel_messages(

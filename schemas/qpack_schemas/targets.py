@@ -13,12 +13,13 @@ from qpack_schemas.manifest import Target, compiled_targets
 from qpack_schemas.strict_json import JsonValue
 
 TEGRA = frozenset({53, 62, 72, 87, 101, 110})  # compute capabilities of integrated GPUs: Jetson, DRIVE
-LINUX_DRIVERS = ((13000, "580"), (12000, "525"))  # first Linux driver of each major version of CUDA
+# Release of CUDA -> the first Linux driver for it: "CUDA Toolkit and Corresponding Driver Versions", release notes.
+LINUX_DRIVERS = {12000: 525, 12080: 570, 12090: 575, 13000: 580}
 
 
 def architecture_number(architecture: str) -> int:
-    """89 of "sm_89"."""
-    return int(architecture.removeprefix("sm_"))
+    """89 of "sm_89", 90 of "sm_90a"."""
+    return int(architecture.removeprefix("sm_").removesuffix("a"))
 
 
 def cuda_version(driver: int) -> str:
@@ -82,10 +83,9 @@ def _unsupported(targets: Mapping[str, Target], able: list[str], sm: int, driver
     lines = [f"no target of the bundle runs here: {host}", *_table(targets, sm, driver)]
     if able:
         needed = min(targets[name]["min_driver"] for name in able)
-        linux = next((name for version, name in LINUX_DRIVERS if needed >= version), "")
-        remedy = f"update the driver to one for CUDA {cuda_version(needed)} or newer" + (
-            f" (Linux driver {linux} is the first for CUDA {needed // 1000})" if linux else ""
-        )
+        remedy = f"update the driver to one for CUDA {cuda_version(needed)} or newer"
+        if enough := [linux for version, linux in LINUX_DRIVERS.items() if version >= needed]:
+            remedy += f"; on Linux {min(enough)} or newer"
     else:
         remedy = f"build the bundle with --target cuda:sm_{sm}"
         if any(runs_on(target, sm) for target in targets.values()):
@@ -115,7 +115,7 @@ def _reach(target: Target) -> str:
         return f"sm_{own} and newer"
     if target["scope"] == "exact" or own in TEGRA or own % 10 == 9:
         return f"sm_{own} only"
-    return f"sm_{own} to sm_{own // 10}9, not Tegra"
+    return f"sm_{own} to sm_{own // 10}9, no Tegra"
 
 
 def _does_not_fit(name: str, target: Target, sm: int, memory: int) -> FitError:

@@ -56,7 +56,6 @@ API cuFuncLoad(Function *function) {
 API cuFuncGetName(const char **name, Function *function) {
     READY;
     if (!stub_is(function, FUNCTION)) return stub_handle("function");
-    if (settings.driver < 12030) return stub_refuse(NOT_SUPPORTED, "drivers have it from CUDA 12.3 on");
     *name = function->name;
     return SUCCESS;
 }

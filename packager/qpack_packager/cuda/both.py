@@ -29,7 +29,7 @@ def linear(to: Launches, index: int) -> int:
     one = to.rows(o["x"]) == 1
     given = {
         "x": o["x"], "weight": o["weight"], "bias": o.get("bias"), "y": o["y"],
-        "R": Scalar(1) if one else ROWS, "K": width, "N": lines, "TILE": DENSE_TILE, "BLOCK_K": DENSE_STEP,
+        "R": Scalar(1) if one else ROWS, "K": width, "N": lines, "TILE": DENSE_TILE, "BLOCK_K": DENSE_STEP, "MMA": True,
     }  # fmt: skip
     to.launch("linear.linear", (index, index), (-(-lines // DENSE_TILE), 1 if one else "R/8", 1), given)
     return 1

@@ -34,10 +34,10 @@ def linear_int4(to: Launches, index: int, tile: Tile) -> int:
     to.hold(o["y"], tile.planes, o.get("bias"))
     given = {
         "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": ROWS, "K": to.shape(o["x"])[1],
-        "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns,
+        "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns, "MMA": True,
     }  # fmt: skip
     grid = (padded // tile.columns, tile.planes, "R/8")
-    to.launch("linear.linear_int4_decode", (index, index), grid, given, warps=tile.columns // 64)
+    to.launch("linear_int4.linear_int4_decode", (index, index), grid, given, warps=tile.columns // 64)
     return 1
 
 

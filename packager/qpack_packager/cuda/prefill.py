@@ -44,10 +44,10 @@ def linear_int4(to: Launches, index: int) -> int:
     columns = TILE_COLUMNS if padded % TILE_COLUMNS == 0 else 64
     given = {
         "x": o["x"], "q": o["q"], "scale": o["scale"], "bias": o.get("bias"), "y": o["y"], "R": ROWS,
-        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": TILE_ROWS, "TILE_N": columns,
+        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": TILE_ROWS, "TILE_N": columns, "MMA": True,
     }  # fmt: skip
     grid = (padded // columns, f"R/{TILE_ROWS}", 1)
-    to.launch("linear.linear_int4_prefill", (index, index), grid, given, warps=columns // 64)
+    to.launch("linear_int4.linear_int4_prefill", (index, index), grid, given, warps=columns // 64)
     return 1
 
 
@@ -63,7 +63,7 @@ def attention(to: Launches, index: int) -> int:
         "X": to.shape(gate)[1] if gate else 0, "SCRATCH": lines // context, "TILE_M": QUERY_ROWS,
         "BLOCK": min(64, 8192 // dim),
     }  # fmt: skip
-    to.launch("attention.attention_prefill", (index, index), (heads, f"R/{QUERY_ROWS}", 1), given)
+    to.launch("attention_prefill.attention_prefill", (index, index), (heads, f"R/{QUERY_ROWS}", 1), given)
     return 1
 
 
@@ -74,13 +74,13 @@ def causal_conv1d(to: Launches, index: int) -> int:
     seats = to.shape(o["ring"])[0]
     row = {"slots": o["slots"], "positions": o["positions"], "ring": o["ring"]}
     sizes = {
-        "R": ROWS, "X": to.shape(o["x"])[1], "C": channels, "W": taps, "SCRATCH": seats - 1, "BLOCK": ELEMENTS,
+        "X": to.shape(o["x"])[1], "C": channels, "W": taps, "SCRATCH": seats - 1, "BLOCK": ELEMENTS,
     }  # fmt: skip
     grid = (-(-channels // ELEMENTS), "R", 1)
     to.launch(
-        "delta.conv_prefill", (index, index), grid, {"x": o["x"], "conv": o["weight"], "u": o["y"], **row, **sizes}
+        "delta_prefill.conv_prefill", (index, index), grid, {"x": o["x"], "conv": o["weight"], "u": o["y"], **row, **sizes}
     )
-    to.launch("delta.ring_write", (index, index), grid, {"x": o["x"], **row, **sizes})
+    to.launch("delta_prefill.ring_write", (index, index), grid, {"x": o["x"], "R": ROWS, **row, **sizes})
     return 1
 
 
@@ -94,9 +94,9 @@ def gated_delta(to: Launches, index: int) -> int:
     out = to.scratch(o["y"], "out", "float32", "R", heads * value_dim)
     given = {
         "hidden": o["x"], "ba": o["ba"], "a_log": o["a_log"], "dt_bias": o["dt_bias"], "gates": gates, "H": hidden,
-        "N": heads, "BLOCK_N": block(heads), "BLOCK_H": 128,
+        "N": heads, "BLOCK_H": block(hidden, 1024),
     }  # fmt: skip
-    to.launch("delta.delta_gates", (index, index), ("R", 1, 1), given)
+    to.launch("delta_prefill.delta_gates", (index, index), (heads, "R", 1), given)
     part = min(VALUE_COLUMNS, value_dim)
     given = {
         "u": o["u"], "gates": gates, "slots": o["slots"], "positions": o["positions"], "memory": o["memory"],
@@ -104,7 +104,7 @@ def gated_delta(to: Launches, index: int) -> int:
         "KEYS": (channels - heads * value_dim) // (2 * key_dim), "D": key_dim, "E": value_dim, "SCRATCH": seats - 1,
         "BLOCK_E": part,
     }  # fmt: skip
-    to.launch("delta.delta_scan", (index, index), (heads, value_dim // part, 1), given, warps=2)
+    to.launch("delta_prefill.delta_scan", (index, index), (heads, value_dim // part, 1), given, warps=2)
     given = {
         "out": out, "z": o["z"], "bias": None, "norm": o["norm"], "y": o["y"], "R": ROWS, "X": to.shape(o["z"])[1],
         "N": heads, "E": value_dim, "PLANES": 0, "EPS": instruction.attrs["eps"],

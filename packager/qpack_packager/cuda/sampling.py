@@ -20,17 +20,16 @@ def sample(to: Launches, index: int) -> int:
     }  # fmt: skip
     scratch = {name: to.scratch(o["ids"], name, dtype, rows, *shape) for name, (dtype, *shape) in buffers.items()}
     names = ("logits", "slots", "positions", "ints", "floats", "bias_ids", "bias_values", "grammar", "counts")
-    common = {
+    tables = {
         **{name: o[name] for name in names}, "last": o.get("last"), **scratch, "VOCAB": instruction.attrs["vocab"],
-        "WIDTH": width, "SCRATCH": to.shape(o["ints"])[0] - 1, "NC": chunks, "CHUNK": CHUNK_IDS, "C": KEPT,
-        "RC": KEPT_RAW, "LIST": BIAS_LIMIT,
+        "WIDTH": width, "SCRATCH": to.shape(o["ints"])[0] - 1, "NC": chunks, "C": KEPT,
+        "RC": KEPT_RAW, "LIST": BIAS_LIMIT, "TOP": TOP_LOGPROBS_LIMIT,
     }  # fmt: skip
-    to.launch("sample.sample_chunks", (index, index), (rows, chunks, 1), common, warps=8, fp_fusion=False)
+    to.launch("sample.sample_chunks", (index, index), (rows, chunks, 1), {**tables, "CHUNK": CHUNK_IDS}, warps=8, fp_fusion=False)
     outputs = ("slot_token", "slot_position", "ids", "status", "logprobs", "top_ids", "top_logprobs")
     first = to.scratch(o["ids"], "first", "int64", rows, FIRST)
     given = {
-        **common, **{name: o[name] for name in outputs}, "first": first, "NCP": block(chunks), "K": FIRST,
-        "TOP": TOP_LOGPROBS_LIMIT,
+        **tables, **{name: o[name] for name in outputs}, "first": first, "NCP": block(chunks), "K": FIRST,
     }  # fmt: skip
     to.launch("sample_merge.sample_merge", (index, index), (rows, 1, 1), given, warps=8, fp_fusion=False)
     return 1

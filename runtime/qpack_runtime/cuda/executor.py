@@ -29,13 +29,13 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no order with the legacy stream
 AHEAD = 2  # steps that may be under way: as many rows to send from and to receive in
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ticket:
-    """A launched step. Its outputs can be read until AHEAD further steps have been launched."""
+    """A launched step. `outputs` are here as soon as they have been read, or another step needs the row."""
 
     bucket: str
-    number: int
     row: Row
+    outputs: dict[str, np.ndarray] | None = None
 
 
 class CudaExecutor:
@@ -80,7 +80,7 @@ class CudaExecutor:
         )
         marked("graphs")
         self._taken_bytes = free_before - driver.call("cuMemGetInfo_v2")[0]
-        self._launched = 0
+        self._holders: dict[int, Ticket] = {}  # address of a row -> the last step that it received the outputs of
         self._resident: tuple[str, bytes] | None = None  # program and inputs that the io arena holds
 
     def io(self, bucket: str) -> Mapping[str, np.ndarray]:
@@ -95,6 +95,8 @@ class CudaExecutor:
         """Enqueues a step: inputs, graph, outputs. Waits only for the step before the last one, whose rows it uses."""
         step, call = self._steps[bucket], self._driver.call
         given, received = self._inputs.take(), self._outputs.take()
+        if (before := self._holders.get(received.address)) is not None:
+            self._keep_outputs(before)
         self._send_inputs(bucket, step, given)
         self._inputs.enqueued(given)
         self._graphs.launch(bucket)
@@ -102,14 +104,14 @@ class CudaExecutor:
         for span in step.outputs:
             call("cuMemcpyDtoHAsync_v2", received.address + span.place, base + span.begin, span.bytes, self._stream)
         self._outputs.enqueued(received)
-        self._launched += 1
-        return Ticket(bucket, self._launched, received)
+        ticket = self._holders[received.address] = Ticket(bucket, received)
+        return ticket
 
     def read(self, ticket: Ticket) -> dict[str, np.ndarray]:
-        """The outputs of a step by name, once it has ended."""
-        assert self._launched - ticket.number < AHEAD, "the outputs of this step have been overwritten"
-        self._driver.call("cuEventSynchronize", ticket.row.event)
-        return {name: output.of(ticket.row.array) for name, output in self._steps[ticket.bucket].values.items()}
+        """The outputs of a step by name, once it has ended. Steps may be read in any order, or never."""
+        if ticket.outputs is None:
+            self._driver.call("cuEventSynchronize", ticket.row.event)
+        return self._keep_outputs(ticket)
 
     def run(self, bucket: str) -> dict[str, np.ndarray]:
         """One step from beginning to end."""
@@ -160,6 +162,13 @@ class CudaExecutor:
         begin = time.perf_counter()
         upload_files(self._driver, self._stream, base["weights"], self.memory.files)
         return time.perf_counter() - begin
+
+    def _keep_outputs(self, ticket: Ticket) -> dict[str, np.ndarray]:
+        """Out of the row, which must have been waited for, into the ticket."""
+        if ticket.outputs is None:
+            values = self._steps[ticket.bucket].values
+            ticket.outputs = {name: output.of(ticket.row.array) for name, output in values.items()}
+        return ticket.outputs
 
     def _send_inputs(self, bucket: str, step: StepIo, row: Row) -> None:
         """Unless the device has them still: decode steps of the same slots, one behind the other, send nothing."""

@@ -29,7 +29,7 @@ class DeviceMemory:
             "io": planned["io_bytes"],
             "work": max(compiled_targets(bundle.manifest["targets"])[target]["work_bytes"].values()),
         }
-        self.base = {arena: _allocate(driver, arena, size) for arena, size in self.sizes.items()}
+        self.base: dict[Arena, int] = {arena: _allocate(driver, arena, size) for arena, size in self.sizes.items()}
 
     def address(self, name: str, kind: Kind, rows: int) -> int:
         """Where a buffer that a launch names lies, in a bucket of `rows` rows."""

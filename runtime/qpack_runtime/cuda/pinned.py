@@ -42,5 +42,5 @@ class PinnedRows:
         self._driver.call("cuMemFreeHost", self._address)
 
     def _row(self, address: int, size: int) -> Row:
-        array = np.frombuffer((ctypes.c_ubyte * size).from_address(address), np.uint8)
+        array = np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(address))
         return Row(array, address, self._driver.call("cuEventCreate", NO_TIMING))

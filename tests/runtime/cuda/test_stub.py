@@ -112,7 +112,7 @@ def test_code_loads_where_it_runs(make: Make, images: Images, target: Target, cc
 def test_ptx_has_the_parameters_and_the_block_of_the_cubin(make: Make, images: Images):
     stub = make()
     functions = [load(stub, images, target) for target in (Target(80), Target(80, "ptx"))]
-    seen = [[stub.get("cuFuncGetParamInfo", f, i, None) for i in range(5)] for f in functions]
+    seen = [[stub.get("cuFuncGetParamInfo", f, i, None, place=2) for i in range(5)] for f in functions]
     assert seen[0] == seen[1]
     assert [stub.get("cuFuncGetAttribute", 0, f) for f in functions] == [64, 64]
 
@@ -287,7 +287,7 @@ def test_a_capture_gives_the_graph_of_its_calls(make: Make, images: Images):
     stub.call("cuEventRecord", event, side)
     stub.call("cuStreamWaitEvent", stream, event, 0)
     stub.call("cuLaunchKernel", *launch(function, (1, 1, 1), 64, stream, arguments(memory, 0, 3)))
-    graph = stub.get("cuStreamEndCapture", stream)
+    graph = stub.get("cuStreamEndCapture", stream, place=1)
     third, second, first = handles(stub, "cuGraphGetNodes", graph)
     before = [sorted(handles(stub, "cuGraphNodeGetDependencies", node)) for node in (first, second, third)]
     assert before == [[], [first], sorted([first, second])]
@@ -354,7 +354,7 @@ for eager in (0, 1):
     stub.call("cuStreamBeginCapture_v2", stream, 0)
     for _ in range(50):
         stub.call("cuLaunchKernel", *launch(function, (1, 1, 1), 64, stream, values))
-    graph = stub.get("cuGraphInstantiateWithFlags", stub.get("cuStreamEndCapture", stream), 0)
+    graph = stub.get("cuGraphInstantiateWithFlags", stub.get("cuStreamEndCapture", stream, place=1), 0)
     event = stub.get("cuEventCreate", 2)
     for _ in range(5):
         stub.call("cuMemcpyHtoDAsync_v2", memory, host, 64, stream)

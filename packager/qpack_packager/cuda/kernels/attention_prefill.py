@@ -4,7 +4,7 @@ Dao, "FlashAttention-2". A row meets the same blocks of keys in the same order w
 however the prompt was cut; the blocks behind its own position that its neighbours need add exactly nothing to it.
 """
 
-# pyright: basic
+# pyright: basic, reportOperatorIssue=false, reportArgumentType=false
 
 import triton
 import triton.language as tl

@@ -31,8 +31,8 @@ def rope_kv_write(
         others = head_of(x, bias, row, head, pair, R, X, D, PLANES, q.dtype.element_ty)
         if q_norm is not None:
             scale = tl.rsqrt(tl.sum(values * values, 0) / D + EPS)
-            values *= scale * norm_weight(q_norm, k_norm, head < A, d, D, UNIT)
-            others *= scale * norm_weight(q_norm, k_norm, head < A, pair, D, UNIT)
+            values *= scale * norm_weight(q_norm, k_norm, head < A, d, UNIT)
+            others *= scale * norm_weight(q_norm, k_norm, head < A, pair, UNIT)
         angle = rope + position * (2 * F) + tl.where(d < F, d, d - F)
         cosine = tl.load(angle, mask=rotated, other=1.0)
         sine = tl.load(angle + F, mask=rotated, other=0.0)
@@ -57,11 +57,8 @@ def head_of(
 
 
 @triton.jit
-def norm_weight(q_norm, k_norm, is_query, d, D: tl.constexpr, UNIT: tl.constexpr):  # -> float32 [D]
-    if is_query:
-        weight = tl.load(q_norm + d).to(tl.float32)
-    else:
-        weight = tl.load(k_norm + d).to(tl.float32)
+def norm_weight(q_norm, k_norm, is_query, d, UNIT: tl.constexpr):  # -> float32 [D]
+    weight = tl.load(q_norm + d).to(tl.float32) if is_query else tl.load(k_norm + d).to(tl.float32)
     if UNIT:
         weight += 1.0
     return weight

@@ -48,9 +48,7 @@ def embed_norm(
 
 
 @triton.jit
-def embed(
-    row, token, table, weight, h, x, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr
-):
+def embed(row, token, table, weight, h, x, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr):
     """Row `row` of h and x; BLOCK is H rounded up to a power of two."""
     columns = tl.arange(0, BLOCK)
     mask = columns < H

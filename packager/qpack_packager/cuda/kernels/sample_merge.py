@@ -20,7 +20,7 @@ from qpack_packager.cuda.kernels.sample_math import (
     philox,
     score_and_id,
 )
-from qpack_packager.cuda.kernels.sample_walk import mass_of_first, walk, winner_above
+from qpack_packager.cuda.kernels.sample_walk import mass_of_first, walk
 
 
 @triton.jit
@@ -106,10 +106,9 @@ def filtered(
         words = tl.where((ids & 2) != 0, tl.where(odd, word3, word2), tl.where(odd, word1, word0))
         winner = tl.max(tl.where(kept, order_key(y + gumbel(words), ids), SENTINEL), 0)
     else:
-        if limited:  # the chunks left the noise out
-            winner, plain = winner_above(
-                logits, t, slot, position, tables, SENTINEL + tl.zeros((), tl.int64), VOCAB, WIDTH, LIST
-            )
+        unknown = SENTINEL + tl.zeros((), tl.int64)
+        winner = tl.where(limited, unknown, winner)  # the chunks left the noise out
+        plain = tl.where(limited, unknown, plain)
         winner = walk(
             logits, t, slot, position, tables, winner, plain, lowest_known, k, limit, least_score, top, VOCAB, WIDTH,
             LIST,

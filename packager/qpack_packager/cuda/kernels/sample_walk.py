@@ -56,17 +56,16 @@ def mass_of_first(
 ):  # -> int64
     """Mass of the first k allowed ids; `whole` if there are fewer. Fewer than k keys lie above `high`."""
     low = SENTINEL + tl.zeros((), tl.int64)
-    count, total = above(logits, t, slot, tables, low, top, VOCAB, WIDTH, LIST)
-    if count < k:
-        total = whole
-    while count > k:  # more than k lie above `low`, fewer above `high`
-        middle = between(low, high)
+    middle = low  # first all of them: there may be fewer than k, or k
+    total = whole
+    searching = k > 0
+    while searching:  # more than k lie above `low`, fewer above `high`
         found, weight = above(logits, t, slot, tables, middle, top, VOCAB, WIDTH, LIST)
-        if found == k:
-            count = found
-            total = weight
+        total = tl.where(found == k, weight, total)
+        searching = (found > k) | ((found < k) & (middle != SENTINEL))
         low = tl.where(found > k, middle, low)
         high = tl.where(found < k, middle, high)
+        middle = between(low, high)
     return total
 
 
@@ -77,12 +76,13 @@ def walk(
 ):  # -> int64  # fmt: skip
     """Largest key of score + noise among the kept: an id is kept if fewer than k ids and less mass than `limit` come
     before it, and its score is at least `least_score`; ids with keys from `known` on are kept. winner and plain are
-    those of winner_above for all ids."""
+    those of winner_above for all ids, or SENTINEL."""
     kept = plain >= known
     while kept == 0:
-        before, mass_before = above(logits, t, slot, tables, plain, top, VOCAB, WIDTH, LIST)
-        score, _ = score_and_id(plain)
-        kept = (before < k) & (mass_before < limit) & (score >= least_score)
+        if plain != SENTINEL:
+            before, mass_before = above(logits, t, slot, tables, plain, top, VOCAB, WIDTH, LIST)
+            score, _ = score_and_id(plain)
+            kept = (before < k) & (mass_before < limit) & (score >= least_score)
         if kept == 0:
             winner, plain = winner_above(logits, t, slot, position, tables, plain, VOCAB, WIDTH, LIST)
             kept = plain >= known

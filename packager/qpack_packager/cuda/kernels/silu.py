@@ -9,7 +9,7 @@ from qpack_packager.cuda.kernels import planes
 
 
 @triton.jit
-def silu_mul(x, bias, y, R, I: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr):
+def silu_mul(x, bias, y, R, I: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr):  # noqa: E741
     """y [R, I] = silu(gate) * up, from x of 2 * I columns gate | up: the value of a linear with the bias `bias` [2 * I]
     or None. Shazeer, "GLU Variants Improve Transformer". Grid (ceil(I / BLOCK), R)."""
     row = tl.program_id(1)

@@ -5,6 +5,7 @@ written shows.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def test_a_prompt_gives_the_same_bits_however_it_is_cut(dtype, cuts, padding, se
     assert gate is not None
     whole = prefill(q, k, v, slots, positions, gate, shape)
     bounds = sorted({0, *cuts, 37})
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in pairwise(bounds):
         rows = end - first + padding
         chunk = [nans((rows, *array.shape[1:]), dtype) for array in (q, gate)]
         for part, array in zip(chunk, (q, gate), strict=True):

@@ -99,8 +99,7 @@ def test_a_quarter_turn_exchanges_the_halves_and_leaves_the_rest():
     x[0, 8] = np.inf
     rope = np.zeros((CONTEXT, 2, 4), np.float32)
     rope[:, 1] = 1
-    with np.errstate(invalid="ignore"):
-        out = run(x, None, rope, (None, None), [(0, 2)], 1, 1, 16, 0, False, np.dtype(np.float32))
+    out = run(x, None, rope, (None, None), [(0, 2)], 1, 1, 16, 0, False, np.dtype(np.float32))
     assert out.q[0, 0].tolist() == [-4, -5, -6, -7, 0, 1, 2, 3, np.inf, *range(9, 16)]
     assert out.k[2, 0].tolist() == [-20, -21, -22, -23, 16, 17, 18, 19, *range(24, 32)]
     assert out.v[2, 0].tolist() == list(range(32, 48))

@@ -47,6 +47,5 @@ def test_a_row_alone_gives_the_bits_that_it_gives_between_rows_of_nan(rows, plan
 
 def test_far_gates_are_shut_or_wide_open():
     x = np.array([[-1e30, -200, 0, 200, 1e30, 2, 2, 2, 2, 2]], np.float32)
-    with np.errstate(over="ignore"):
-        y = run(x, None, 0, np.float32)
+    y = run(x, None, 0, np.float32)
     assert np.array_equal(y, np.array([[0, 0, 0, 400, 2e30]], np.float32))

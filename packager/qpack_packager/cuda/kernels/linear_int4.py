@@ -1,0 +1,159 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+"""y = x @ W for weights in the Marlin int4 layout, which docs/format.md describes.
+
+The weights are the left operand, y^T = W^T x^T, so that a tensor core multiplies 16 columns of W with only 8 rows of x.
+Within a tile the columns are numbered in the order in which the words hold them: the 16 bytes that a lane loads are
+then its four fragments of mma.m16n8k16, nothing is exchanged between lanes, and only the addresses of scale and y know
+the true column. The order needs one warp per 64 columns, or half as many.
+
+q - 8 comes without a conversion from integers: a code is put into the mantissa of a power of two, which is subtracted
+again. All of this is exact.
+
+128 weights along K share a scale. They are a group: 8 lines of words, 16 weights along K each.
+"""
+
+import triton
+import triton.language as tl
+
+STAGES = tl.constexpr(3)  # groups of a program in flight: two arrive while one is multiplied
+
+
+@triton.jit
+def _pair(words, BIT: tl.constexpr, R, DTYPE: tl.constexpr):  # -> DTYPE [..., 2]
+    """q - 8 of the nibbles that begin at BIT and BIT + 16: neighbours along K."""
+    if DTYPE == tl.float32:
+        low = ((words >> BIT) & 0xF) | 0x4B000000  # 2**23 + q
+        high = ((words >> (BIT + 16)) & 0xF) | 0x4B000000
+        return tl.join(low, high).to(tl.float32, bitcast=True) - 8388616.0
+    else:
+        # R is positive, so these are 0 and 1. The compiler does not know it, and so takes one instruction to mask a
+        # code and set the exponent, and one for both subtractions: 1.5 per weight in all instead of 2.0.
+        zero = R >> 31
+        one = (zero + 1).to(DTYPE)
+        if DTYPE == tl.float16:
+            words = words >> BIT // 8 * 8
+            if BIT % 8 == 0:
+                words = words & 0x000F000F | (0x64006400 + zero)  # 1024 + q
+            else:
+                words = words & 0x00F000F0 | (0x64006400 + zero)  # 1024 + 16 q
+        else:
+            words = (words >> BIT) & 0x000F000F | (0x43004300 + zero)  # 128 + q
+        pair = tl.join((words & 0xFFFF).to(tl.int16), (words >> 16).to(tl.int16)).to(DTYPE, bitcast=True)
+        if DTYPE == tl.bfloat16:
+            return pair * one - 136.0
+        elif BIT % 8 == 0:
+            return pair * one - 1032.0
+        else:
+            return pair * 0.0625 - 72.0
+
+
+@triton.jit
+def _codes(words, R, COUNT: tl.constexpr, TILE: tl.constexpr, DTYPE: tl.constexpr):  # -> DTYPE [TILE, 16 * COUNT]
+    """q - 8 of COUNT lines of a tile's words, int32 [COUNT, 2 * TILE]; columns in the tile's order."""
+    even = tl.join(_pair(words, 0, R, DTYPE), _pair(words, 4, R, DTYPE))
+    odd = tl.join(_pair(words, 8, R, DTYPE), _pair(words, 12, R, DTYPE))
+    codes = tl.reshape(tl.join(even, odd), (COUNT, TILE // 64, 8, 4, 4, 2, 2, 2))  # line block g t j p2 p0 p1
+    return tl.reshape(tl.permute(codes, (4, 1, 7, 2, 0, 6, 3, 5)), (TILE, 16 * COUNT))  # j block p1 g | line p0 t p2
+
+
+@triton.jit
+def _scales(scale, TILE: tl.constexpr):  # -> float32 [TILE], columns in the tile's order
+    stored = tl.load(scale + tl.arange(0, TILE)).to(tl.float32)
+    blocks = tl.reshape(stored, (TILE // 64, 8, 4, 2))  # block g j p1
+    return tl.reshape(tl.permute(blocks, (2, 0, 3, 1)), (TILE,))
+
+
+@triton.jit
+def _columns(TILE: tl.constexpr):  # -> int32 [TILE], the columns of W in the tile's order
+    label = tl.arange(0, TILE)
+    block = label // 16 % (TILE // 64)
+    return tl.program_id(0) * TILE + 64 * block + label // (TILE // 4) * 16 + label % 16
+
+
+@triton.jit
+def _load_x(x, column, K: tl.constexpr):
+    """x has K columns, the weights are padded to whole groups: what lies behind them may be NaN, times 0 or not."""
+    if K % 128 == 0:
+        return tl.load(x)
+    else:
+        return tl.load(x, mask=(column < K)[:, None], other=0.0)
+
+
+@triton.jit
+def _product(
+    x, q, scale, R, row, first, last, K: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, MMA: tl.constexpr
+):  # -> float32 [TILE, rows]
+    """Groups first .. last - 1 of W^T x^T, for the tile of program_id(0). Rows from R on are those of row R - 1."""
+    DTYPE: tl.constexpr = x.dtype.element_ty
+    tl.static_assert(WIDTH % TILE == 0, "a tile must not reach beyond the padded columns")
+    line = tl.arange(0, 8 if MMA else 1)
+    k = tl.arange(0, 128 if MMA else 16)
+    words_at = q + line[:, None] * (2 * WIDTH) + tl.program_id(0) * (2 * TILE) + tl.arange(0, 2 * TILE)[None, :]
+    x_at = x + tl.minimum(row, R - 1)[None, :] * K + k[:, None]
+    scale_at = scale + tl.program_id(0) * TILE
+    total = tl.zeros((TILE, row.shape[0]), tl.float32)
+    for group in tl.range(first, last, num_stages=STAGES if MMA else 1):
+        if MMA:
+            words = tl.load(words_at + group * 8 * (2 * WIDTH), eviction_policy="evict_first")
+            part = tl.dot(
+                _codes(words, R, 8, TILE, DTYPE), _load_x(x_at + group * 128, group * 128 + k, K)
+            )
+        else:
+            part = tl.zeros((TILE, row.shape[0]), tl.float32)
+            for step in tl.range(8, num_stages=1):
+                number = group * 8 + step
+                words = tl.load(words_at + number * (2 * WIDTH), eviction_policy="evict_first")
+                values = _load_x(x_at + number * 16, number * 16 + k, K).to(tl.float32)
+                part = tl.dot(_codes(words, R, 1, TILE, tl.float32), values, part, input_precision="ieee")
+        total += part * _scales(scale_at + group * WIDTH, TILE)[:, None]
+    return total
+
+
+@triton.jit
+def linear_int4_decode(
+    x, q, scale, y, R, K: tl.constexpr, N: tl.constexpr, PLANES: tl.constexpr, TILE: tl.constexpr, MMA: tl.constexpr
+):
+    """One of PLANES sums over K, for TILE columns and 8 rows. Grid (N' / TILE, PLANES, ceil(R / 8)).
+
+    x [R, K]; q int32 [K' / 16, 2 * N'], scale [K' / 128, N'] with K', N' = K, N rounded up to 128, 64;
+    y float32 [PLANES, R, N], whose sum over the planes is x @ W. A plane without groups is 0. TILE is 64, 128 or 256.
+    """
+    GROUPS: tl.constexpr = (K + 127) // 128
+    EACH: tl.constexpr = (GROUPS + PLANES - 1) // PLANES
+    plane = tl.program_id(1)
+    row = tl.program_id(2) * 8 + tl.arange(0, 8)
+    first = plane * EACH
+    last = first + EACH
+    if GROUPS % PLANES:
+        last = tl.minimum(last, GROUPS)
+    WIDTH: tl.constexpr = (N + 63) // 64 * 64
+    total = _product(x, q, scale, R, row, first, last, K, WIDTH, TILE, MMA)
+    column = _columns(TILE)
+    mask = (row < R)[None, :]
+    if N % 64:
+        mask = mask & (column < N)[:, None]
+    tl.store(y + (plane * R + row)[None, :] * N + column[:, None], total, mask=mask)
+
+
+@triton.jit
+def linear_int4_prefill(
+    x, q, scale, bias, y, R, K: tl.constexpr, N: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    MMA: tl.constexpr,
+):  # fmt: skip
+    """TILE_M rows and TILE_N columns of y = x @ W (+ bias), in y's dtype. Grid (N' / TILE_N, ceil(R / TILE_M)).
+
+    Operands as in linear_int4_decode; bias [N] or None, y [R, N]. TILE_N is 64, 128 or 256.
+    """
+    WIDTH: tl.constexpr = (N + 63) // 64 * 64
+    row = tl.program_id(1) * TILE_M + tl.arange(0, TILE_M)
+    total = _product(x, q, scale, R, row, 0, (K + 127) // 128, K, WIDTH, TILE_N, MMA)
+    column = _columns(TILE_N)
+    mask = (row < R)[None, :]
+    if N % 64:
+        mask = mask & (column < N)[:, None]
+    if bias is not None:
+        if N % 64:
+            total += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[:, None]
+        else:
+            total += tl.load(bias + column).to(tl.float32)[:, None]
+    tl.store(y + row[None, :] * N + column[:, None], total, mask=mask)
