@@ -60,7 +60,9 @@ def sizes() -> st.SearchStrategy[Sizes]:
 class Layer:
     """Weights, and the state of SLOTS slots as it is just before `starts`, a position per live slot."""
 
-    def __init__(self, sizes: Sizes, dtype: np.dtype, weights: np.dtype, starts: dict[int, int], seed: int, loudness=1.0):
+    def __init__(
+        self, sizes: Sizes, dtype: np.dtype, weights: np.dtype, starts: dict[int, int], seed: int, loudness=1.0
+    ):
         self.sizes, self.dtype, self.weights = sizes, dtype, weights
         self.random = np.random.default_rng(seed)
         s = sizes

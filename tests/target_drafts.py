@@ -23,7 +23,7 @@ class TargetDraft(Draft):
     """A draft of a bundle with the target `target`, whose launch tables are JSON to be changed as well."""
 
     target: str = ""
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)  # by kind
+    tables: dict[Kind, dict[str, Any]] = field(default_factory=dict)  # by kind
 
     @classmethod
     def read_target(cls, source: Path, target: str) -> "TargetDraft":

@@ -174,7 +174,7 @@ BROKEN = {
     "another dtype": (at("launches/1/args/0", "up"), "launches/1/args/0", "'up' is *fp32, 'x0' of linear is *bf16"),
     "a scalar for a pointer": (at("launches/1/args/0", ROWS), "launches/1/args/0", "R is i32"),
     "a pointer for a scalar": (at("launches/1/args/4", "slots"), "launches/1/args/4", "'slots' is *i32"),
-    "a scalar beyond int32": (at("launches/5/args/2", {"i32": 2**31}), "launches/5/args/2", ""),
+    "a scalar beyond int32": (at("launches/5/args/2", {"i32": 2**31}), "launches/5/args/2/i32", "greater than"),
     # operands
     "another weight": (at("launches/3/args/1", "up.scale"), "launches/3/args/1", "'up.scale' is no operand"),
     "a weight forgotten": (at("launches/3/args/1", "up.scale"), "launches/3", "names their operand 'table'"),

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from qpack_packager.cuda.signatures import arguments
 from qpack_packager.cuda.spec import Constant, KernelSpec
 from qpack_packager.planner import plan
+from qpack_schemas.launch_rules import TRITON_TYPES
 from qpack_schemas.launch_table import SCRATCH_MARK, Argument, Grid, Launch, LaunchTable, Scalar, TargetBuffer
 from qpack_schemas.program import Buffer, Instruction, Program
 
-TRITON_TYPES = {
-    "float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", "int32": "*i32", "int16": "*i16", "int64": "*i64",
-}  # fmt: skip
 ROWS = Scalar("R")
 
 

@@ -6,6 +6,8 @@ pass through the convolution. Value head h works with key head h // (N / KEYS). 
 column p % W and has the activation dtype; the memory is float32 [S, N, D, E].
 """
 
+# pyright: basic, reportGeneralTypeIssues=false
+
 import triton
 import triton.language as tl
 
@@ -109,7 +111,7 @@ def _convolved(
     x, bias, conv, ring, position, row, columns, R,
     X: tl.constexpr, C: tl.constexpr, W: tl.constexpr, PLANES: tl.constexpr,
 ):  # fmt: skip
-    """-> silu of the convolution at `columns` as its buffer would hold it, float32; and x there, for the ring [C, W]."""
+    """-> silu of the convolution at `columns` as its buffer would hold it, float32; x there, for the ring [C, W]."""
     dtype = ring.dtype.element_ty
     total = tl.zeros(columns.shape, tl.float32)
     for tap in tl.static_range(W - 1):

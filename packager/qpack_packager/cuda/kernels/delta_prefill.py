@@ -5,6 +5,8 @@ The live rows of a bucket come first and are consecutive positions of one slot; 
 worked out as it would be alone, so it does not matter where a prompt was cut.
 """
 
+# pyright: basic, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

@@ -116,7 +116,7 @@ def test_live_rows_are_counted_beyond_a_block_of_slots():
     slots, positions = bucket(1, 130, 2)
     random, rows = np.random.default_rng(5), len(slots)
     u = random.standard_normal((rows, s.c)).astype(np.float32)
-    gates, out = np.tile(np.float32([[0.5, 0.5]]), (rows, 1)), nans((rows, s.n * s.e), FLOAT32)
+    gates, out = np.full((rows, 2), 0.5, np.float32), nans((rows, s.n * s.e), FLOAT32)
     launch(
         delta_prefill.delta_scan, (1, 1), u, gates, slots, positions, layer.memory, out, rows, C=s.c, N=1, KEYS=1, D=16,
         E=16, SCRATCH=SCRATCH, BLOCK_E=16,
