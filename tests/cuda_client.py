@@ -9,7 +9,8 @@ from typing import Any
 SOURCES = Path(__file__).parent / "cuda_stub"
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 
-Hook = ctypes.CFUNCTYPE(
+Hook = Callable[[str, int, tuple[int, ...], bytes], object]  # kernel, FNV-1a 64 of its image, grid and block, arguments
+_Callback = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint), ctypes.c_void_p, ctypes.c_uint
 )
 
@@ -67,9 +68,8 @@ class Stub:
     def set(self, name: str, value: int) -> None:
         self.call("stub_set", name.encode(), value)
 
-    def set_hook(self, function: Callable[[str, int, tuple[int, ...], bytes], object] | None) -> None:
-        """function(kernel's name, FNV-1a 64 of its image, grid and block, argument bytes) runs for every kernel. An
-        exception fails the launch, and is kept in `raised`."""
+    def set_hook(self, function: Hook | None) -> None:
+        """`function` runs for every kernel. An exception fails the launch, and is kept in `raised`."""
         self.raised: list[Exception] = []
 
         def guarded(name: bytes, image: int, dims: Any, arguments: int, count: int) -> int:
@@ -81,7 +81,7 @@ class Stub:
                 return 1
             return 0
 
-        hook = Hook(guarded) if function else None
+        hook = _Callback(guarded) if function else None
         self.hooks.append(hook)
         self.call("stub_set_hook", hook)
 

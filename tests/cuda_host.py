@@ -1,26 +1,25 @@
-"""The CUDA executor on the stub libcuda, in this process or in one of its own, with every kernel interpreted.
-
-As a program: python cuda_host.py BUNDLE ARGUMENTS... is `qpack-runtime ARGUMENTS...` where libcuda.so.1 is the stub.
-"""
+"""The CUDA executor on the stub libcuda, in this process or in one of its own."""
 
 import ctypes
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from cuda_client import Stub, environment
+from cuda_client import Hook, Stub, environment
 from cuda_hook import Interpreter
 from qpack_runtime.arenas import DTYPES
 from qpack_runtime.cuda import executor as cuda_executor
-from qpack_runtime.cuda.driver import Driver
+from qpack_runtime.cuda.driver import Driver, DriverError
 from qpack_runtime.engine import Engine
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.manifest import compiled_targets
@@ -38,24 +37,26 @@ ONCE = re.compile(r"cuMem(Host)?Alloc|cuMem\w*Free|cuModule|cuFunc|cu\w+Create|c
 class Machine:
     """A bundle booted on the stub: its executor and engine, the memory of the "GPU", and what the driver saw."""
 
-    def __init__(self, stub: Stub, bundle: Bundle, hook: Interpreter, log: Path, **options: Any):
-        self.stub, self.bundle, self.hook, self.log = stub, bundle, hook, log
+    def __init__(self, stub: Stub, bundle: Bundle, log: Path, options: Mapping[str, Any]):
+        self.stub, self.bundle, self.log = stub, bundle, log
         self.executor = cuda_executor.CudaExecutor(bundle, **options)
         self.engine = Engine(self.executor, bundle.manifest)
         stub.call("stub_mark", b"booted")
 
     def memory(self, arena: Arena) -> np.ndarray:
-        """An arena on the device, uint8, as it is now: what is under way may not have reached it."""
+        """An arena on the device, uint8, in place: what is under way may not have reached it."""
         memory = self.executor.memory
         return np.ctypeslib.as_array((ctypes.c_ubyte * memory.sizes[arena]).from_address(memory.base[arena]))
 
-    def state(self, name: str) -> np.ndarray:
-        """A buffer that outlives the step, in place."""
-        memory = self.executor.memory
-        buffer = memory.shared[name]
-        begin = memory.address(name, "decode", 1) - memory.base[buffer.arena]
-        raw = self.memory(buffer.arena)[begin : begin + buffer.bytes(1)]
-        return raw.view(DTYPES[buffer.dtype]).reshape(buffer.extent(1))
+    def view(self, name: str, bucket: str) -> np.ndarray:
+        """A buffer of the program that a bucket runs, in place."""
+        memory, (chosen,) = self.executor.memory, (b for b in self.bundle.manifest["buckets"] if b["name"] == bucket)
+        kind, rows = chosen["program"], chosen["rows"]
+        program, work = self.bundle.programs[kind], self.bundle.tables[self.executor.target][kind].work
+        buffer = work.get(name) or program.buffers.get(name) or memory.shared[name]
+        shape, dtype = buffer.extent(rows), DTYPES[buffer.dtype]
+        raw = (ctypes.c_ubyte * (np.dtype(dtype).itemsize * prod(shape))).from_address(memory.address(name, kind, rows))
+        return np.ctypeslib.as_array(raw).view(dtype).reshape(shape)
 
     def settle(self) -> None:
         """Waits for all that is under way. Raises what a kernel raised."""
@@ -74,24 +75,29 @@ class Machine:
 
 @contextmanager
 def machine(
-    library: Path, folder: Path, log: Path, *, backwards: bool = False, settings: dict[str, int] | None = None,
-    **options: Any,
-) -> Iterator[Machine]:  # fmt: skip
-    """Boots the bundle in `folder`; the laws are checked at the end. `options` are the executor's."""
-    bundle = open_bundle(folder)
-    stub = Stub(library, **(settings or {}))
+    library: Path, folder: Path, log: Path, *, hook: Hook | None = None, eager: bool = False, **options: Any
+) -> Iterator[Machine]:
+    """Boots the bundle in `folder`; at the end the laws are checked. Kernels do nothing without a hook. `options` are
+    the executor's."""
+    stub = Stub(library, EAGER=eager)
     stub.call("stub_log", str(log).encode())
-    hook = Interpreter(folder, compiled_targets(bundle.manifest["targets"])[TARGET], backwards=backwards)
     stub.set_hook(hook)
-    whole = cuda_executor.Driver
-    cuda_executor.Driver = partial(Driver, str(library))  # pyright: ignore
-    try:
-        booted = Machine(stub, bundle, hook, log, **options)
-        yield booted
+    with patch.object(cuda_executor, "Driver", partial(Driver, str(library))):
+        booted = Machine(stub, open_bundle(folder), log, options)
+        try:
+            yield booted
+        except DriverError:
+            if stub.raised:
+                raise stub.raised[0] from None  # what the kernel said, not what the driver makes of it
+            raise
         booted.check()
-    finally:
-        cuda_executor.Driver = whole
-        stub.call("stub_log", None)
+    stub.call("stub_log", None)
+
+
+def interpreted(folder: Path, *, backwards: bool = False) -> Interpreter:
+    """The hook that computes what the kernels of the bundle in `folder` compute."""
+    targets = open_bundle(folder, digests=False).manifest["targets"]
+    return Interpreter(folder, compiled_targets(targets)[TARGET], backwards=backwards)
 
 
 def check_launches(lines: list[str]) -> None:
@@ -114,23 +120,24 @@ def check_boot(lines: list[str]) -> None:
     assert not late, f"after the boot: {late}"
 
 
-def run_runtime(library: Path, *arguments: str, **settings: int | str) -> subprocess.CompletedProcess[str]:
-    """`qpack-runtime` in a process of its own; the second argument must be the bundle."""
+def run_runtime(
+    library: Path, *arguments: str, computing: bool = False, **settings: int | str
+) -> subprocess.CompletedProcess[str]:
+    """`qpack-runtime` in a process of its own, whose libcuda.so.1 is the stub. Kernels do nothing unless `computing`;
+    the second argument is the bundle."""
     variables = {**os.environ, **environment(library, settings), "PYTHONPATH": str(Path(__file__).parent)}
-    command = [sys.executable, __file__, *arguments]
+    code = COMPUTING if computing else "from qpack_runtime.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", check=False)
 
 
-def main(arguments: list[str]) -> None:
-    from qpack_runtime.cli import main as runtime
-
-    folder = Path(arguments[1])
-    stub = Stub(Path("libcuda.so.1"), **{name[5:]: int(value) for name, value in os.environ.items() if name in SETTINGS})
-    bundle = open_bundle(folder, digests=False)
-    stub.set_hook(Interpreter(folder, compiled_targets(bundle.manifest["targets"])[TARGET]))
-    runtime(arguments)
-
-
-SETTINGS = ("STUB_CC", "STUB_MEM", "STUB_DRIVER", "STUB_INTEGRATED", "STUB_EAGER")
-if __name__ == "__main__":
-    main(sys.argv[1:])
+COMPUTING = """
+import sys
+from pathlib import Path
+from cuda_client import Stub
+from cuda_host import interpreted
+from qpack_runtime.cli import main
+stub = Stub(Path("libcuda.so.1"))
+stub.set_hook(interpreted(Path(sys.argv[2])))
+main()
+"""

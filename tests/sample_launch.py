@@ -1,19 +1,19 @@
-"""The two launches of `sample` in Triton's interpreter, on the buffers of the reference, next to the reference itself."""
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+"""The two launches of `sample` in Triton's interpreter, on the buffers of the reference, and the reference itself."""
 
 from types import SimpleNamespace
-
-import interpreter
-
-interpreter.install()  # before a kernel is imported
 
 import numpy as np
 import torch
 
+import interpreter
 from qpack_packager.cuda.kernels.sample import sample_chunks
 from qpack_packager.cuda.kernels.sample_merge import sample_merge
 from qpack_runtime.reference.sampling import sample
 from qpack_runtime.sampling_options import SamplingOptions, write_options
 from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, GRAMMAR, INTS, TOP_LOGPROBS_LIMIT
+
+interpreter.install()
 
 SLOTS = 8  # the last is scratch
 SCRATCH = SLOTS - 1
@@ -53,9 +53,7 @@ class Sampler:
 
     def seat(self, slot: int, options: SamplingOptions, allowed=None) -> None:
         """Writes a request's options; `allowed` bool [width] is its grammar."""
-        write_options(
-            options, slot, self.ints, self.floats, self.bias_ids, self.bias_values, vocab=self.vocab
-        )
+        write_options(options, slot, self.ints, self.floats, self.bias_ids, self.bias_values, vocab=self.vocab)
         if allowed is not None:
             self.ints[slot, INTS.index("flags")] |= GRAMMAR
             self.grammar[slot] = np.packbits(allowed, bitorder="little").view(np.int32)
@@ -82,7 +80,7 @@ class Sampler:
         }
         scratch = {name: poisoned((rows + guard, chunks, *shape), kind) for name, (shape, kind) in per_chunk.items()}
         first = poisoned((rows + guard, self.only_merge["K"]), np.int64)
-        inputs = tensors([logits, slots, positions]) + [None if last is None else torch.from_numpy(last)]
+        inputs = [*tensors([logits, slots, positions]), None if last is None else torch.from_numpy(last)]
         inputs += tensors(self.slots)
         work = tensors(scratch.values())
         with np.errstate(all="ignore"):

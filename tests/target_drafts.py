@@ -28,7 +28,7 @@ class TargetDraft(Draft):
     @classmethod
     def read_target(cls, source: Path, target: str) -> "TargetDraft":
         draft = Draft.read(source)
-        tables = {kind: load_strict(source / table_path(target, kind)) for kind in KINDS}
+        tables: dict[Kind, dict[str, Any]] = {kind: load_strict(source / table_path(target, kind)) for kind in KINDS}
         return cls(source, draft.manifest, draft.programs, target, tables)
 
     @property

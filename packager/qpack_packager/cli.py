@@ -160,6 +160,20 @@ def doctor(context: click.Context, model: Path, output_format: str, **flags) -> 
 
 
 @main.command()
+@BUNDLE
+@FORMAT
+def kernels(bundle: Path, output_format: str) -> None:
+    """Shows what the compiled kernels of BUNDLE say of their speed.
+
+    Registers, spills, instructions per weight, launches, and the step time that follows. Needs Triton's disassembler,
+    no GPU."""
+    with errors_reported(extra="packager,kernels", as_json=output_format == "json"):
+        from qpack_packager.commands.kernels import report
+
+        click.echo(report(bundle, output_format))
+
+
+@main.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--fix", is_flag=True, help="Write what can be repaired without a guess.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show what a repair changes, with --fix or without.")

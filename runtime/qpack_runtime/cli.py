@@ -98,6 +98,24 @@ def generate(
             click.echo(_summary(generation, booted, timings), err=True)
 
 
+@main.command()
+@BUNDLE
+@click.option("--allow-ptx", is_flag=True, help="Count PTX, which the driver compiles at boot, as runnable.")
+@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def doctor(context: click.Context, bundle: Path, allow_ptx: bool, output_format: str) -> None:
+    """Says whether BUNDLE can boot on this host's GPU, and what would slow it down.
+
+    Driver, architecture, memory, clocks, link and persistence, each with its remedy. Exit code 0 if it can boot,
+    otherwise the code that a boot would end with."""
+    with errors_reported(extra="runtime,cuda", as_json=output_format == "json"):
+        from qpack_runtime.cuda.doctor import as_json, as_text, diagnose
+
+        found = diagnose(bundle, allow_ptx=allow_ptx)
+        click.echo(as_json(found) if output_format == "json" else as_text(found))
+        context.exit(max(one.exit_code for one in found))
+
+
 def _render(bundle: Path, messages: Path) -> str:
     from qpack_runtime.chat import load_messages, render
 

@@ -1,7 +1,7 @@
 """One sequence from prompt to end: the life of a token in the smallest form."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -34,11 +34,12 @@ def generate(
     max_tokens: int,
     options: SamplingOptions | None = None,
     slot: int = 0,
-) -> Iterator[Generation]:
+) -> Generator[Generation]:
     """Yields the same, growing Generation after every token.
 
     Ends with "stop" at one of the model's end tokens and with "length" after `max_tokens` tokens or when prompt and
-    answer fill the context. Raises QpackError if the model computes no finite logits."""
+    answer fill the context. A step may be under way beside each token: read to the end, or close the generator, before
+    the slot is used again. Raises QpackError if the model computes no finite logits."""
     engine = booted.engine
     generation, detokenizer = Generation(list(prompt)), Detokenizer(booted.token_bytes)
     ends = set(booted.bundle.manifest["model"]["eos_token_ids"])

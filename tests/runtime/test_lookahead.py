@@ -129,9 +129,7 @@ def test_the_last_token_of_the_context_launches_nothing_behind_it(ahead: Booted)
     assert sum(n for name, n in ahead.engine.runs.items() if name.startswith("decode")) == 7
 
 
-def test_the_step_beyond_an_end_token_is_dropped_and_the_slot_is_where_the_device_has_it(
-    booted: Booted, ahead: Booted
-):
+def test_the_step_beyond_an_end_token_is_dropped_and_the_slot_is_where_the_device_has_it(booted: Booted, ahead: Booted):
     (*_, free) = generate(booted, [5, 6, 7], max_tokens=10)
     manifest = booted.bundle.manifest
     manifest["model"]["eos_token_ids"].append(free.output_ids[4])

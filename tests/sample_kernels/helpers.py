@@ -1,5 +1,7 @@
 """Called by kernels of the module beside it."""
 
+# pyright: basic, reportUndefinedVariable=false
+
 import triton
 import triton.language as tl
 

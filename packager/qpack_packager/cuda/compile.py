@@ -41,7 +41,7 @@ def compile_all(
     kept, sources = KernelCache(cache or default_folder()), digest_sources(package)
     keys = {job: key(spec, job[0], compilers(job[0]), sources) for job, spec in specs.items()}
     made: dict[Job, CompiledKernel] = {}
-    full = False  # or read-only
+    keeping = True
     with progress.phase("kernels", len(specs)) as step:
         for job in specs:
             if kernel := kept.get(keys[job]):
@@ -50,20 +50,20 @@ def compile_all(
         missing = {job: spec for job, spec in specs.items() if job not in made}
         with closing(_compiled(missing, processes or len(os.sched_getaffinity(0)), package)) as compiled:
             for job, kernel in compiled:
-                full = full or _keep(kernel, keys[job], kept, progress)
+                keeping = keeping and _keep(kernel, keys[job], kept, progress)
                 made[job] = kernel
                 step(_label(job))
     return {target: {name: made[target, name] for other, name in specs if other == target} for target in sorted(wanted)}
 
 
 def _keep(kernel: CompiledKernel, digest: str, cache: KernelCache, progress: Progress) -> bool:
-    """Returns whether it could not: the build is none the worse for it, only the next one."""
+    """Returns whether it could: the build is none the worse if not, only the next one."""
     try:
         cache.put(digest, kernel)
     except OSError as error:
         progress.note(f"compiled kernels are not kept for the next build: {error.strerror}: {error.filename}")
-        return True
-    return False
+        return False
+    return True
 
 
 def _compiled(specs: Mapping[Job, KernelSpec], processes: int, package: str) -> Generator[tuple[Job, CompiledKernel]]:

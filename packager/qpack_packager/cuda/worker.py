@@ -147,6 +147,8 @@ def _compiler_errors(spec: KernelSpec, target: Target, log: Path) -> Iterator[No
     """Whatever Python, Triton, LLVM or ptxas have against a kernel becomes one error for people."""
     try:
         yield
+    except OSError:  # a full disk says nothing about the kernel
+        raise
     except Exception as error:
         logged = log.read_text(encoding="utf-8", errors="replace")
         raise _refusal(spec, target, f"does not compile:\n{_reason(error, logged)}") from None

@@ -10,7 +10,7 @@ from qpack_runtime.cuda.kernels import LoadedKernel, size_of
 from qpack_runtime.cuda.launches import KernelLaunch
 from qpack_runtime.cuda.memory import DeviceMemory
 from qpack_schemas.errors import Finding, IntegrityError
-from qpack_schemas.strict_json import JsonValue, dump_canonical
+from qpack_schemas.strict_json import JsonValue, dump_compact
 
 KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 
@@ -75,7 +75,7 @@ def fingerprint(nodes: Sequence[KernelLaunch], kernels: Mapping[str, LoadedKerne
         }
         for node in nodes
     ]
-    return hashlib.sha256(dump_canonical(facts)).hexdigest()
+    return hashlib.sha256(dump_compact(facts)).hexdigest()
 
 
 def _only_order(before: Mapping[int, list[int]]) -> list[int]:

@@ -22,13 +22,14 @@ class DeviceMemory:
         self._tables: Mapping[Kind, LaunchTable] = bundle.tables[target]
         self.shared = shared_buffers(bundle.manifest)
         self.files = place_files(bundle)
-        planned = bundle.manifest["memory"]
+        planned, own = bundle.manifest["memory"], compiled_targets(bundle.manifest["targets"])[target]
         self.sizes: dict[Arena, int] = {
             "weights": planned["weights_bytes"],
             "state": planned["state_bytes"],
             "io": planned["io_bytes"],
-            "work": max(compiled_targets(bundle.manifest["targets"])[target]["work_bytes"].values()),
+            "work": max(own["work_bytes"].values()),
         }
+        assert sum(self.sizes.values()) == own["minimum_device_bytes"], "the plan is not the sum of its arenas"
         self.base: dict[Arena, int] = {arena: _allocate(driver, arena, size) for arena, size in self.sizes.items()}
 
     def address(self, name: str, kind: Kind, rows: int) -> int:

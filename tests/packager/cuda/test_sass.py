@@ -50,6 +50,7 @@ def test_a_listing_is_counted_as_by_hand():
 
 def test_the_loop_is_the_innermost_and_of_those_beside_each_other_the_one_that_multiplies_most():
     code = _parse(LISTING)
+    assert code.loop is not None
     assert code.loop == Loop(instructions=5, tensor=2, multiply_adds=2 * 16 * 8 * 16)
     # 5 instructions of 32 threads for 2 fragments of 16 x 16 weights
     assert code.loop.instructions_per_weight(rows=8) == 5 * 32 / 512
@@ -68,6 +69,7 @@ def test_the_loop_is_the_innermost_and_of_those_beside_each_other_the_one_that_m
 )
 def test_multiply_adds_are_those_of_one_warp(operation: str, multiply_adds: int | None):
     loop = _parse(f".L_x_0:\n  /*0000*/  {operation} R84, R84, R68, RZ ;\n  /*0010*/  @P1 BRA `(.L_x_0) ;\n").loop
+    assert loop is not None
     assert loop == Loop(2, 1, multiply_adds)
     assert (loop.instructions_per_weight(8) is None) == (multiply_adds is None)
 

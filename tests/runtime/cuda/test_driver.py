@@ -41,7 +41,7 @@ def type_of(parameter: str) -> str:
 
 def fits(kind: object, declared: str) -> bool:
     if isinstance(kind, Out):
-        return declared.endswith("*") and C_TYPES.get(declared[:-1].rstrip()) is kind.kind or declared == "void **"
+        return declared == "void **" or (declared.endswith("*") and C_TYPES.get(declared[:-1].rstrip()) is kind.kind)
     if declared in POINTED:
         return kind == ctypes.POINTER(POINTED[declared])
     if declared in ("void *", "void **"):
@@ -52,9 +52,9 @@ def fits(kind: object, declared: str) -> bool:
 @pytest.mark.parametrize("symbol", SIGNATURES)
 def test_a_signature_is_what_the_header_declares(symbol: str):
     kinds = SIGNATURES[symbol]
-    assert any(
-        len(declared) == len(kinds) and all(map(fits, kinds, declared)) for declared in declarations(symbol)
-    ), declarations(symbol)
+    assert any(len(declared) == len(kinds) and all(map(fits, kinds, declared)) for declared in declarations(symbol)), (
+        declarations(symbol)
+    )
 
 
 @pytest.mark.parametrize("symbol", [name for name in SIGNATURES if f"define {name.removesuffix('_v2')} " in HEADER])
@@ -98,7 +98,7 @@ def test_a_driver_without_one_of_the_functions_is_too_old(tmp_path: Path):
     source = tmp_path / "old.c"
     source.write_text("int cuInit(unsigned flags) { return flags ? 1 : 100; }\n", encoding="utf-8")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    with pytest.raises(UnsupportedError, match="too old: .* has no cu"):
+    with pytest.raises(UnsupportedError, match=r"too old: .* has no cu"):
         Driver(str(library))
 
 

@@ -6,7 +6,7 @@ is made with a device that works as late as it may and with one that works at on
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,11 @@ def with_target(bundle: Bundle) -> Bundle:
     entry = {"file": IMAGE, "sha256": digest, "block": 128, "params": [["x", "*bf16"], ["R", "i32"]]}
     buckets, memory = bundle.manifest["buckets"], bundle.manifest["memory"]
     work = {bucket["name"]: 512 * bucket["rows"] for bucket in buckets}
+    fixed = memory["weights_bytes"] + memory["state_bytes"] + memory["io_bytes"]
     target = {
         "architecture": "sm_89", "scope": "major", "format": "cubin", "toolkit": 129, "min_driver": 12_000,
         "max_shared_bytes": 65_536, "work_bytes": work,
-        "minimum_device_bytes": memory["weights_bytes"] + memory["state_bytes"] + memory["io_bytes"] + max(work.values()),
+        "minimum_device_bytes": fixed + max(work.values()),
         "kernels": {"first": {**entry, "shared_bytes": 65_536}, "second": {**entry, "shared_bytes": 0}},
     }  # fmt: skip
     buffers = {"h": TargetBuffer("float32", ("R", 64), 0), "h~x": TargetBuffer("float32", (2, "R", 32), 256)}
@@ -70,7 +71,7 @@ class Device:
         self.bundle, self.reference = bundle, reference
         self.driver = FakeDriver(eager=eager, launched=self._run)
         self.driver.argument_sizes = {"first": [8, 4, 8, 8], "second": [8, 4, 8, 8]}
-        self.base: Mapping[str, int] = {}
+        self.base: dict[Any, int] = {}
         self.steps = 0
 
     def _run(self, graph: int) -> None:
@@ -228,7 +229,9 @@ def plant_missing_wait_before_outputs_are_read(monkeypatch: pytest.MonkeyPatch) 
 
 def plant_one_row_for_all_steps_and_nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made, launch = PinnedRows.__init__, CudaExecutor.launch
-    monkeypatch.setattr(PinnedRows, "__init__", lambda self, driver, stream, size, count=2: made(self, driver, stream, size, 1))
+    monkeypatch.setattr(
+        PinnedRows, "__init__", lambda self, driver, stream, size, count=2: made(self, driver, stream, size, 1)
+    )
 
     def forgetful(self: CudaExecutor, bucket: str) -> Any:
         self._holders.clear()
@@ -352,3 +355,16 @@ def test_steps_may_be_read_late_and_in_any_order(device: Device, plain: Booted):
     got = {place: engine.read(pending[place])[0] for place in (3, 0, 5, 1, 4, 2)}
     assert [got[place] for place in range(6)] == wanted
     assert engine.read(pending[0])[0] == wanted[0]
+
+
+def test_ptx_runs_only_where_it_is_allowed_and_is_told(device: Device):
+    manifest, tables = device.bundle.manifest, device.bundle.tables
+    target = {**manifest["targets"].pop(TARGET), "format": "ptx", "scope": "newer", "architecture": "sm_80"}
+    manifest["targets"]["cuda:ptx_80"] = target
+    device.bundle = replace(device.bundle, tables={"cuda:ptx_80": tables[TARGET]})
+    with pytest.raises(UnsupportedError) as raised:
+        device.boot()
+    assert "--allow-ptx" in raised.value.remedy
+    executor = device.boot(allow_ptx=True)
+    assert executor.target == "cuda:ptx_80"
+    assert any("PTX" in note for note in executor.notes)

@@ -43,7 +43,9 @@ def launches(kernels: dict[str, LoadedKernel], base: int = 0x1000) -> list[Kerne
         kernel = list(kernels.values())[index % len(kernels)]
         arguments = (base + 256 * index).to_bytes(8, "little") + index.to_bytes(4, "little") + bytes(4 + 16)
         after = (index - 1,) if index else ()
-        made.append(KernelLaunch(kernel.name, kernel.function, (index + 1, 2, 3), (128, 1, 1), 64, arguments, after))
+        made.append(
+            KernelLaunch(kernel.name, kernel.function, (index + 1, 2, 3), (128, 1, 1), 64 * index, arguments, after)
+        )
     return made
 
 

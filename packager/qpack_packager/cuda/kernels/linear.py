@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 """y = x @ weight^T for weights that are not quantized: heads and small projections. For int4 see linear_int4.py."""
 
 import triton

@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 """y = x @ W for weights in the Marlin int4 layout, which docs/format.md describes.
 
 The weights are the left operand, y^T = W^T x^T, so that a tensor core multiplies 16 columns of W with only 8 rows of x.
@@ -19,9 +19,9 @@ STAGES = tl.constexpr(3)  # groups of a program in flight: two arrive while one 
 
 
 @triton.jit
-def _pair(words, BIT: tl.constexpr, R, DTYPE: tl.constexpr):  # -> DTYPE [..., 2]
+def _pair(words, BIT: tl.constexpr, R, dtype: tl.constexpr):  # -> dtype [..., 2]
     """q - 8 of the nibbles that begin at BIT and BIT + 16: neighbours along K."""
-    if DTYPE == tl.float32:
+    if dtype == tl.float32:
         low = ((words >> BIT) & 0xF) | 0x4B000000  # 2**23 + q
         high = ((words >> (BIT + 16)) & 0xF) | 0x4B000000
         return tl.join(low, high).to(tl.float32, bitcast=True) - 8388616.0
@@ -29,17 +29,14 @@ def _pair(words, BIT: tl.constexpr, R, DTYPE: tl.constexpr):  # -> DTYPE [..., 2
         # R is positive, so these are 0 and 1. The compiler does not know it, and so takes one instruction to mask a
         # code and set the exponent, and one for both subtractions: 1.5 per weight in all instead of 2.0.
         zero = R >> 31
-        one = (zero + 1).to(DTYPE)
-        if DTYPE == tl.float16:
-            words = words >> BIT // 8 * 8
-            if BIT % 8 == 0:
-                words = words & 0x000F000F | (0x64006400 + zero)  # 1024 + q
-            else:
-                words = words & 0x00F000F0 | (0x64006400 + zero)  # 1024 + 16 q
+        one = (zero + 1).to(tl.float32).to(dtype)
+        if dtype == tl.float16:
+            mask: tl.constexpr = 0x000F000F << BIT % 8
+            words = (words >> BIT // 8 * 8) & mask | (0x64006400 + zero)  # 1024 + q, or 1024 + 16 q
         else:
             words = (words >> BIT) & 0x000F000F | (0x43004300 + zero)  # 128 + q
-        pair = tl.join((words & 0xFFFF).to(tl.int16), (words >> 16).to(tl.int16)).to(DTYPE, bitcast=True)
-        if DTYPE == tl.bfloat16:
+        pair = tl.join((words & 0xFFFF).to(tl.int16), (words >> 16).to(tl.int16)).to(dtype, bitcast=True)
+        if dtype == tl.bfloat16:
             return pair * one - 136.0
         elif BIT % 8 == 0:
             return pair * one - 1032.0
@@ -48,10 +45,10 @@ def _pair(words, BIT: tl.constexpr, R, DTYPE: tl.constexpr):  # -> DTYPE [..., 2
 
 
 @triton.jit
-def _codes(words, R, COUNT: tl.constexpr, TILE: tl.constexpr, DTYPE: tl.constexpr):  # -> DTYPE [TILE, 16 * COUNT]
+def _codes(words, R, COUNT: tl.constexpr, TILE: tl.constexpr, dtype: tl.constexpr):  # -> dtype [TILE, 16 * COUNT]
     """q - 8 of COUNT lines of a tile's words, int32 [COUNT, 2 * TILE]; columns in the tile's order."""
-    even = tl.join(_pair(words, 0, R, DTYPE), _pair(words, 4, R, DTYPE))
-    odd = tl.join(_pair(words, 8, R, DTYPE), _pair(words, 12, R, DTYPE))
+    even = tl.join(_pair(words, 0, R, dtype), _pair(words, 4, R, dtype))
+    odd = tl.join(_pair(words, 8, R, dtype), _pair(words, 12, R, dtype))
     codes = tl.reshape(tl.join(even, odd), (COUNT, TILE // 64, 8, 4, 4, 2, 2, 2))  # line block g t j p2 p0 p1
     return tl.reshape(tl.permute(codes, (4, 1, 7, 2, 0, 6, 3, 5)), (TILE, 16 * COUNT))  # j block p1 g | line p0 t p2
 
@@ -95,9 +92,7 @@ def _product(
     for group in tl.range(first, last, num_stages=STAGES if MMA else 1):
         if MMA:
             words = tl.load(words_at + group * 8 * (2 * WIDTH), eviction_policy="evict_first")
-            part = tl.dot(
-                _codes(words, R, 8, TILE, DTYPE), _load_x(x_at + group * 128, group * 128 + k, K)
-            )
+            part = tl.dot(_codes(words, R, 8, TILE, DTYPE), _load_x(x_at + group * 128, group * 128 + k, K))
         else:
             part = tl.zeros((TILE, row.shape[0]), tl.float32)
             for step in tl.range(8, num_stages=1):

@@ -27,7 +27,7 @@ def rope_kv_write(
     values = head_of(x, bias, row, head, d, R, X, D, PLANES, q.dtype.element_ty)
     if head < A + G:
         rotated = d < 2 * F
-        pair = tl.where(rotated, tl.where(d < F, d + F, d - F), d)  # the column that d is rotated with
+        pair = tl.where(d < F, d + F, d - F)  # the column that d is rotated with, if it is
         others = head_of(x, bias, row, head, pair, R, X, D, PLANES, q.dtype.element_ty)
         if q_norm is not None:
             scale = tl.rsqrt(tl.sum(values * values, 0) / D + EPS)

@@ -1,3 +1,4 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 """`sample`, first launch: one pass over the logits, in chunks; sample_merge makes the tokens of what the chunks found.
 
 Ids come in lines of 32, and part p of P parts owns the lines p, p + P, p + 2P...: loads stay wide, and frequent ids,
@@ -73,9 +74,7 @@ def noise(ints, slot, position, part, PARTS: tl.constexpr, SIZE: tl.constexpr):
     """Gumbel noise of the ids of a part, float32 [SIZE]: one Philox block for four neighbours."""
     place = tl.arange(0, SIZE // 4)
     block = ((place >> 3) * PARTS + part) * 8 + (place & 7)
-    word0, word1, word2, word3 = philox(
-        block, position, tl.load(ints + slot * 6 + 3), tl.load(ints + slot * 6 + 4)
-    )
+    word0, word1, word2, word3 = philox(block, position, tl.load(ints + slot * 6 + 3), tl.load(ints + slot * 6 + 4))
     words = tl.join(tl.join(word0, word2), tl.join(word1, word3))
     return gumbel(tl.reshape(words, (SIZE,)))
 
@@ -86,7 +85,8 @@ def sample_chunks(
     floors, candidates, raw_candidates, VOCAB: tl.constexpr, WIDTH: tl.constexpr, SCRATCH: tl.constexpr,
     NC: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr, RC: tl.constexpr, LIST: tl.constexpr, TOP: tl.constexpr,
 ):  # fmt: skip
-    """What chunk program_id(1) of row program_id(0) adds to the choice of a token. Grid (T, NC), NC = ceil(WIDTH / CHUNK).
+    """What chunk program_id(1) of row program_id(0) adds to the choice of a token. Grid (T, NC), where NC is
+    ceil(WIDTH / CHUNK).
 
     Inputs as the instruction `sample` has them, logits float32 [T, WIDTH], `last` None in decode; WIDTH is a multiple
     of 32, LIST the width of bias_ids. Per row and chunk, where c of NC chunks holds ids with (id >> 5) % NC == c:
@@ -117,12 +117,11 @@ def sample_chunks(
     winner = tl.max(keys, 0)
     plain = winner
     # Under top-k the few best are drawn among themselves, so nobody asks for the noise of all.
-    if (flags & GREEDY) == 0:
-        if ((flags & FILTER) == 0) | (tl.load(ints + slot * 6 + 1) == 0):
-            noisy = y + noise(ints, slot, tl.load(positions + row), chunk, NC, CHUNK)
-            noisy_keys = tl.where(allowed, order_key(noisy, ids), SENTINEL)
-            winner = tl.max(noisy_keys, 0)
-            plain = tl.max(tl.where(noisy_keys == winner, keys, SENTINEL), 0)
+    if ((flags & GREEDY) == 0) & (((flags & FILTER) == 0) | (tl.load(ints + slot * 6 + 1) == 0)):
+        noisy = y + noise(ints, slot, tl.load(positions + row), chunk, NC, CHUNK)
+        noisy_keys = tl.where(allowed, order_key(noisy, ids), SENTINEL)
+        winner = tl.max(noisy_keys, 0)
+        plain = tl.max(tl.where(noisy_keys == winner, keys, SENTINEL), 0)
     tl.store(best + at * 2, winner)
     tl.store(best + at * 2 + 1, plain)
 

@@ -1,3 +1,4 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 """Arithmetic of the `sample` instruction, equal to the reference to the bit: noise, order, masses, and a selection.
 
 Compile whatever calls these with enable_fp_fusion=False: every product and every sum is rounded on its own. There is no
@@ -81,7 +82,7 @@ def gumbel(word):
 
 @triton.jit
 def order_key(score, ids):
-    """int64 keys that ascend with the score (float32, never NaN; -0 equals 0), then with descending id: all distinct."""
+    """Distinct int64 keys that ascend with the score (float32, never NaN; -0 equals 0), then with descending id."""
     bits = (score + 0.0).to(tl.int32, bitcast=True)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (bits.to(tl.int64) << 32) | (0x7FFFFFFF - ids).to(tl.int64)

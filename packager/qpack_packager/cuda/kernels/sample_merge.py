@@ -1,3 +1,4 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 """`sample`, second launch: the chunks of a row become its token, its log-probabilities and the advance of its slot."""
 
 import triton
@@ -42,7 +43,7 @@ def share(keys, top):
 
 @triton.jit
 def ranked(keys, first, n, top, K: tl.constexpr):
-    """Of K keys, the n at `first`: how many of them come before each, and their mass. By pairs, 16 columns at a time."""
+    """Of K keys, the n at `first`: how many of them come before each, and their mass. By pairs, 16 columns a turn."""
     rank = tl.zeros((K,), tl.int32)
     before = tl.zeros((K,), tl.int64)
     for start in range(0, K, 16):

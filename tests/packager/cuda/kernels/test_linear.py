@@ -24,8 +24,8 @@ CASES = [name.removeprefix("codes_") for name in GOLDEN if name.startswith("code
 FLOAT32, BFLOAT16, FLOAT16 = (DTYPES[name] for name in ("float32", "bfloat16", "float16"))
 
 dtypes = st.sampled_from([FLOAT16, BFLOAT16, FLOAT32])
-widths = st.one_of(st.integers(1, 3).map(lambda blocks: 64 * blocks), st.integers(1, 200))
-depths = st.one_of(st.integers(1, 4).map(lambda groups: 128 * groups), st.integers(1, 500))
+widths = st.one_of(st.integers(1, 2).map(lambda blocks: 64 * blocks), st.integers(1, 128), st.just(256))
+depths = st.one_of(st.integers(1, 3).map(lambda groups: 128 * groups), st.integers(1, 300))
 seeds = st.integers(0, 99)
 
 
@@ -79,12 +79,12 @@ def dense(x, weight, bias, dtype, tile: int = 64, block_k: int = 64, mma: bool =
     return y
 
 
-def widest_tile(weights: Int4, data: st.DataObject) -> int:
+def some_tile(weights: Int4, data: st.DataObject) -> int:
     columns = weights.q.shape[1] // 2
-    return data.draw(st.sampled_from([tile for tile in (64, 128, 256) if columns % tile == 0]))
+    return data.draw(st.sampled_from([tile for tile in (256, 128, 64) if columns % tile == 0]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     rows=st.integers(1, 17), k=depths, n=widths, planes=st.integers(1, 4), dtype=dtypes, mma=st.booleans(), seed=seeds,
     data=st.data(),
@@ -93,11 +93,11 @@ def test_the_planes_of_decode_add_up_to_the_product_exactly(rows, k, n, planes, 
     rng = np.random.default_rng(seed)
     weights = int4(rng, k, n, signed_powers(rng, k, n))
     x = whole(rng, rows, k, dtype=dtype)
-    y = decode(x, weights, planes, widest_tile(weights, data), mma)
+    y = decode(x, weights, planes, some_tile(weights, data), mma)
     assert np.array_equal(y.astype(np.float64).sum(0), x.astype(np.float64) @ weights.weight)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     rows=st.integers(1, 33), k=depths, n=widths, tile_m=st.sampled_from([8, 16, 32]), dtype=dtypes, mma=st.booleans(),
     with_bias=st.booleans(), seed=seeds, data=st.data(),
@@ -110,11 +110,11 @@ def test_prefill_is_the_exact_product_and_bias_rounded_once(rows, k, n, tile_m, 
     wanted = x.astype(np.float64) @ weights.weight
     if bias is not None:
         wanted += bias.astype(np.float64)
-    y = prefill(x, weights, bias, tile_m, widest_tile(weights, data), mma)
+    y = prefill(x, weights, bias, tile_m, some_tile(weights, data), mma)
     assert np.array_equal(y, wanted.astype(np.float32).astype(dtype))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     rows=st.integers(1, 17), k=st.integers(1, 200), n=st.integers(1, 150), dtypes=st.tuples(dtypes, dtypes, dtypes),
     tile=st.sampled_from([32, 64, 128]), block_k=st.sampled_from([32, 64, 128]), mma=st.booleans(),
@@ -136,7 +136,7 @@ def test_the_dense_product_is_exact_and_rounded_once(rows, k, n, dtypes, tile, b
 def test_published_vectors_give_whole_sums_times_their_scale(case: str, dtype: np.dtype):
     """One group to a plane, so that there is one rounding at most: none, as 13 bits times 11 fit into 24."""
     codes, scales = GOLDEN[f"codes_{case}"], GOLDEN[f"scales_{case}"]
-    groups, n = scales.shape
+    groups = len(scales)
     x = whole(np.random.default_rng(0), 3, 128 * groups, dtype=dtype)
     golden = Int4(GOLDEN[f"packed_{case}"], GOLDEN[f"scales_permuted_{case}"], np.empty(codes.shape))
     y = decode(x, golden, groups, 64)
@@ -153,29 +153,29 @@ def test_every_code_in_every_place_of_a_word_is_code_minus_8(dtype: np.dtype, mm
     k = 16 * np.arange(16)[:, None] + np.arange(16)
     codes = ((np.arange(256) // 16)[:, None] + np.arange(64) + np.arange(256)[:, None]) % 16
     weights = int4(np.random.default_rng(0), 256, 64, np.ones((2, 64), BFLOAT16), codes.astype(np.uint8))
-    for rows in k[:: 1 if mma else 5]:
+    for rows in k[:: 3 if mma else 15]:
         x = np.eye(256, dtype=np.float32)[rows].astype(dtype)
         assert np.array_equal(decode(x, weights, 1, 64, mma)[0], codes[rows] - 8.0)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(rows=st.integers(1, 9), dtype=dtypes, scale=dtypes, seed=seeds)
 def test_any_numbers_give_what_the_reference_instructions_give(rows, dtype, scale, seed):
     rng = np.random.default_rng(seed)
     k, n = 300, 100
     weights = int4(rng, k, n, normal(rng, (3, 128), scale, 0.1))
     x, bias, wanted = normal(rng, (rows, k), dtype), normal(rng, n, scale), nans((rows, n), np.float32)
-    instructions.linear_int4(x, weights.weight, wanted)
+    instructions.linear_int4(x, weights.weight, weights.scale, wanted)
     total = decode(x, weights, 2, 128).sum(0, dtype=np.float32)
     assert_rounded_once(total, wanted)
-    instructions.linear_int4(x, weights.weight, wanted, bias=bias)
+    instructions.linear_int4(x, weights.weight, weights.scale, wanted, bias=bias)
     assert_rounded_once(prefill(x, weights, bias), wanted)
     weight = normal(rng, (n, k), scale)
     instructions.linear(x, weight.astype(np.float32), wanted, bias=bias)
     assert_rounded_once(dense(x, weight, bias, dtype), wanted)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(rows=st.integers(2, 10), dtype=dtypes, mma=st.booleans(), seed=seeds)
 def test_a_row_alone_gives_the_bits_that_it_gives_between_rows_of_nan(rows, dtype, mma, seed):
     rng = np.random.default_rng(seed)
@@ -213,17 +213,18 @@ def test_padding_columns_are_neither_stored_nor_do_they_reach_others():
 def loads() -> Iterator[list[np.ndarray]]:
     """The addresses that kernels load from meanwhile."""
     addresses: list[np.ndarray] = []
-    load = ti._interpreter.load
+    interpreter: Any = ti._interpreter
+    load = interpreter.load
 
     def spy(pointers, mask, other, dtype):
         addresses.append(np.unique(pointers[mask]))
         return load(pointers, mask, other, dtype)
 
-    ti._interpreter.load = spy
+    interpreter.load = spy
     try:
         yield addresses
     finally:
-        ti._interpreter.load = load
+        interpreter.load = load
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 17])
@@ -236,10 +237,11 @@ def test_nothing_is_loaded_from_x_behind_its_last_row_and_column(rows: int):
     q, scale = torch.from_numpy(weights.q), torch.from_numpy(weights.scale.astype(np.float32))
     y = torch.zeros(rows * 64)
     tiles = -(-rows // 8)
+    kernels: tuple[Any, ...] = linear_int4_decode, linear_int4_prefill, linear
     with loads() as addresses:
-        linear_int4_decode[1, 1, tiles](memory, q, scale, y, rows, K=k, N=64, PLANES=1, TILE=64, MMA=True)
-        linear_int4_prefill[1, tiles](memory, q, scale, None, y, rows, K=k, N=64, TILE_M=8, TILE_N=64, MMA=True)
-        linear[1, tiles](memory, weight, None, y, rows, K=k, N=64, TILE=64, BLOCK_K=128, MMA=True)
+        kernels[0][1, 1, tiles](memory, q, scale, y, rows, K=k, N=64, PLANES=1, TILE=64, MMA=True)
+        kernels[1][1, tiles](memory, q, scale, None, y, rows, K=k, N=64, TILE_M=8, TILE_N=64, MMA=True)
+        kernels[2][1, tiles](memory, weight, None, y, rows, K=k, N=64, TILE=64, BLOCK_K=128, MMA=True)
     begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes
     touched = np.unique(np.concatenate(addresses))
     touched = touched[(touched >= begin) & (touched < end)]

@@ -82,16 +82,16 @@ def test_prefill_rows_are_the_prompt_and_then_padding(rows, slot, start, pattern
     length = data.draw(st.integers(1, rows))
     prompt = np.full(rows, -(2**31), np.int32)
     prompt[:length] = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=length, max_size=length))
-    scalars = np.int32([slot]), np.int32([start]), np.int32([length])
+    slot, start, length = (np.array([value], np.int32) for value in (slot, start, length))
     counts, wanted_counts = counts_of(pattern), counts_of(pattern)
     sizes = {"tokens": rows, "slots": rows, "positions": rows, "last": 1}
     out, wanted = ({name: nans(size, np.int32) for name, size in sizes.items()} for _ in range(2))
-    launch(counts_reset, (-(-VOCAB // 16),), *scalars[:2], counts, V=VOCAB, BLOCK=16)
+    launch(counts_reset, (-(-VOCAB // 16),), slot, start, counts, V=VOCAB, BLOCK=16)
     launch(
-        rows_prefill, (-(-rows // 8),), prompt, *scalars, counts, *out.values(), rows, SCRATCH=SCRATCH,
+        rows_prefill, (-(-rows // 8),), prompt, slot, start, length, counts, *out.values(), rows, SCRATCH=SCRATCH,
         V=VOCAB, BLOCK=8,
     )  # fmt: skip
-    instructions.rows_prefill(prompt, *scalars, wanted_counts, **wanted)
+    instructions.rows_prefill(prompt, slot, start, length, wanted_counts, **wanted)
     assert np.array_equal(counts, wanted_counts)
     for name in sizes:
         assert np.array_equal(out[name], wanted[name]), name

@@ -72,7 +72,7 @@ KINDS = ("normal", "wide", "huge", "ties", "flat", "holes", "infinite", "broken"
 
 
 def logits_of(kind, size, rng):
-    vocab, width = size
+    vocab, _ = size
     z = random_logits(1, size, rng, {"wide": 30, "huge": 5e37}.get(kind, 2.0))
     real = z[:, :vocab]
     if kind == "ties":
@@ -138,7 +138,7 @@ def test_greedy_takes_the_lowest_id_of_equals_across_chunks():
     assert out.ids.tolist() == [40, 8960, 0]
 
 
-@pytest.mark.parametrize("p", [{"top_p": 0.9}, {"min_p": 0.01}, {"top_k": 60}, {"top_k": 60, "top_p": 0.97}])
+@pytest.mark.parametrize("p", [{"top_p": 0.9}, {"min_p": 0.01}, {"top_k": 60}, {"top_k": 60, "top_p": 0.7}])
 def test_a_cut_beyond_the_candidates_is_exact(p, passes):
     """Flat rows, so that several hundred ids stay; the number of passes depends on the noise."""
     rng = np.random.default_rng(4)
@@ -156,6 +156,14 @@ def test_the_masses_of_several_chunks_cut_beyond_the_candidates(passes):
     requests = [SamplingOptions(1.0, top_p=0.6, seed=1), SamplingOptions(1.0, top_k=100, top_p=0.9, seed=2)]
     seated(LARGE, *requests, **FEW).check(random_logits(2, LARGE, rng, 0.3), [0, 1], [1, 2])
     assert {"walk", "mass_of_first"} <= set(passes)
+
+
+def test_a_chunk_that_holds_all_of_the_best_has_more_of_them_than_candidates():
+    requests = [SamplingOptions(1.0, top_k=40, seed=seed) for seed in range(4)]
+    requests += [SamplingOptions(1.0, top_p=0.9, seed=seed) for seed in range(3)]
+    logits = random_logits(7, LARGE, np.random.default_rng(17), 0.3)
+    logits[:, :9024:96] += 9  # ids of chunk 0
+    seated(LARGE, *requests, **FEW).check(logits, range(7), [2] * 7)
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -182,7 +190,8 @@ def test_ids_that_are_biased_repeatedly_add_up_in_their_order():
 
 def test_as_many_biased_ids_as_there_may_be():
     rng = np.random.default_rng(8)
-    bias = {int(i): float(v) for i, v in zip(rng.permutation(LARGE[0])[:BIAS_LIMIT], rng.normal(0, 9, BIAS_LIMIT))}  # noqa: B905
+    ids, values = rng.permutation(LARGE[0])[:BIAS_LIMIT], rng.normal(0, 9, BIAS_LIMIT)
+    bias = dict(zip(ids.tolist(), values.tolist(), strict=True))
     sampler = seated(LARGE, SamplingOptions(1.0, logit_bias=bias, top_p=0.9))
     sampler.check(random_logits(1, LARGE, rng), [0], [3])
 

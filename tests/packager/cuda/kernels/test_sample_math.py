@@ -1,8 +1,5 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 """The sampler's arithmetic in kernels against the reference and published numbers: equal to the bit."""
-
-import interpreter
-
-interpreter.install()  # before a kernel is imported
 
 import numpy as np
 import pytest
@@ -13,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import interpreter
 from qpack_packager.cuda.kernels import sample_math
 from qpack_packager.cuda.kernels.sample_math import SENTINEL
 from qpack_runtime.reference import philox, sampling
 from qpack_schemas import sampling as schema
+
+interpreter.install()
 
 N = 1024
 
@@ -58,8 +58,9 @@ def keys_of(scores, ids, out, N: tl.constexpr):
 
 
 @triton.jit
-def masses_of(mantissa, exponent, top, out, N: tl.constexpr):
+def masses_of(mantissa, exponent, top, out, shift, N: tl.constexpr):
     i = tl.arange(0, N)
+    tl.store(shift + i, sample_math.cut_shift(tl.load(top), tl.load(exponent + i)))
     tl.store(out + i, sample_math.mass(tl.load(mantissa + i), tl.load(exponent + i), tl.load(top)))
 
 
@@ -145,8 +146,9 @@ def test_masses_equal_the_reference_even_where_exponents_lie_2_to_the_31_apart()
         away = rng.integers(0, 80, N)
         away[:3] = [0, 63, top + 2**30]
         exponent = np.maximum(top - away, -(2**30)).astype(np.int32)
-        out = torch.empty(N, dtype=torch.int64)
-        masses_of[(1,)](torch.from_numpy(mantissa), torch.from_numpy(exponent), tensor(top, np.int32), out, N)
+        out, shift = torch.empty(N, dtype=torch.int64), torch.empty(N, dtype=torch.int64)
+        masses_of[(1,)](torch.from_numpy(mantissa), torch.from_numpy(exponent), tensor(top, np.int32), out, shift, N)
+        assert shift.tolist() == [min(top - e, 63) for e in exponent.tolist()]  # no shift by less than 0 or beyond 63
         assert np.array_equal(out.numpy(), sampling.mass(mantissa, exponent, np.int32(top)))
 
 

@@ -1,0 +1,73 @@
+"""What NVIDIA's management library says of GPU 0: clocks, link, persistence, temperature. Absent on Jetsons."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Gauges:
+    sm_mhz: int
+    max_sm_mhz: int
+    memory_mhz: int
+    max_memory_mhz: int
+    temperature_c: int
+    slowdown_c: int | None  # where the GPU throttles
+    throttled_by: tuple[str, ...]
+    pcie_generation: int
+    max_pcie_generation: int
+    pcie_lanes: int
+    max_pcie_lanes: int
+    persistent: bool
+    exclusive: bool  # one process only
+    mig: bool  # the GPU is cut into instances
+
+
+# nvmlClocksEventReasons, those that cost speed: NVML API reference.
+_REASONS = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}  # fmt: skip
+
+
+def read_gauges() -> Gauges | str:
+    """The gauges, or why there are none."""
+    try:
+        import pynvml as nvml
+    except ModuleNotFoundError:
+        return "nvidia-ml-py is not installed: pip install 'qpack-llm[cuda]'"
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return f"NVML does not answer: {error}"
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+        return Gauges(
+            sm_mhz=nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            max_sm_mhz=nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            memory_mhz=nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+            max_memory_mhz=nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+            temperature_c=nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+            slowdown_c=_or_none(
+                nvml, nvml.nvmlDeviceGetTemperatureThreshold, gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            ),
+            throttled_by=tuple(text for bit, text in _REASONS.items() if reasons & bit),
+            pcie_generation=nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
+            max_pcie_generation=nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
+            pcie_lanes=nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
+            max_pcie_lanes=nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu),
+            persistent=bool(_or_none(nvml, nvml.nvmlDeviceGetPersistenceMode, gpu)),
+            exclusive=nvml.nvmlDeviceGetComputeMode(gpu) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+            mig=bool((_or_none(nvml, nvml.nvmlDeviceGetMigMode, gpu) or [0])[0]),
+        )
+    except nvml.NVMLError as error:
+        return f"NVML does not tell: {error}"
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _or_none(nvml, function, *arguments):
+    """None where the GPU has no such thing."""
+    try:
+        return function(*arguments)
+    except nvml.NVMLError:
+        return None
