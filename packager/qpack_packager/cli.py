@@ -78,7 +78,9 @@ def main() -> None:
 @click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
 @click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
 @click.option(
-    "--kernel-cache", type=click.Path(path_type=Path, file_okay=False), envvar="QPACK_KERNEL_CACHE",
+    "--kernel-cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="QPACK_KERNEL_CACHE",
     help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
 )
 @_model_options
@@ -114,9 +116,8 @@ def build(
 def _options(flags):
     from qpack_packager.serving import Options
 
-    return Options(
-        flags["batch"], flags["context"], flags["prefill"], flags["slots"], flags["dtype"], flags["target"], flags["tuning"]
-    )
+    names = ("batch", "context", "prefill", "slots", "dtype", "target", "tuning")
+    return Options(*(flags[name] for name in names))
 
 
 def _text(model: Path, flags):
@@ -146,7 +147,7 @@ def plan(model: Path, output_format: str, **flags) -> None:
 @_model_options
 @FORMAT
 @click.pass_context
-def doctor(context: click.Context, model: Path, output_format: str, **flags) -> None:
+def doctor(command: click.Context, model: Path, output_format: str, **flags) -> None:
     """Says whether MODEL can become CUDA graphs.
 
     Per instruction: what makes it static, and what is refused and why. Exit code 4 if anything is refused."""
@@ -156,7 +157,7 @@ def doctor(context: click.Context, model: Path, output_format: str, **flags) -> 
 
         shown, graphable = report(prepare(_text(model, flags), _options(flags)), output_format)
         click.echo(shown)
-        context.exit(0 if graphable else UnsupportedError.exit_code)
+        command.exit(0 if graphable else UnsupportedError.exit_code)
 
 
 @main.command()

@@ -28,4 +28,6 @@ def prepare(text: ModelText, options: Options) -> Prepared:
     tokenizer = read_tokenizer(text, checkpoint.config_document, checkpoint.config.vocab_size)
     serving = plan_serving(checkpoint.config.max_context, options)
     lowered = lower(checkpoint, serving, tokenizer.real_vocab_size, str(text.directory))
-    return Prepared(text, checkpoint, tokenizer, serving, lowered, lower_targets(lowered, options.targets, options.tuning))
+    return Prepared(
+        text, checkpoint, tokenizer, serving, lowered, lower_targets(lowered, options.targets, options.tuning)
+    )

@@ -17,7 +17,9 @@ def report(prepared: Prepared, output_format: str) -> tuple[str, bool]:
     """The diagnosis as text or JSON, and whether the model is graphable."""
     lowered = prepared.lowered
     shared = shared_of(lowered)
-    found = {kind: list(refusals(program, shared)) for kind, program in lowered.programs.items()}
+    found: dict[Kind, list[Refusal]] = {
+        kind: list(refusals(program, shared)) for kind, program in lowered.programs.items()
+    }
     graphable = not any(found.values())
     target = lower_target(lowered.programs, shared, Target(COMMON[-1]), Tuning()) if graphable else None
     if output_format == "json":
@@ -36,7 +38,7 @@ def _facts(prepared: Prepared, found: dict[Kind, list[Refusal]], target: Lowered
             }
             for kind, program in prepared.lowered.programs.items()
         },
-        "static": {op: STATIC[op] for program in prepared.lowered.programs.values() for op in {i.op for i in program.code}},
+        "static": {op: STATIC[op] for op in _operations(prepared)},
     }
 
 
@@ -56,8 +58,12 @@ def _lines(prepared: Prepared, found: dict[Kind, list[Refusal]], target: Lowered
             yield from wrapped("refused", text)
         yield ""
     yield "Why a replay needs nothing from the host:"
-    ops = dict.fromkeys(i.op for program in prepared.lowered.programs.values() for i in program.code)
-    for op in ops:
-        yield from wrapped(op, STATIC[op])
+    for op in _operations(prepared):
+        yield from wrapped(f"{op:13}", STATIC[op])
     yield ""
     yield "graphable: yes" if target else "graphable: no; the bundle runs on CPUs only"
+
+
+def _operations(prepared: Prepared) -> list[str]:
+    """Every operation once, in the order of first use."""
+    return list(dict.fromkeys(i.op for program in prepared.lowered.programs.values() for i in program.code))

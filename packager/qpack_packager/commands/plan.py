@@ -141,14 +141,18 @@ def _device_lines(memory: Memory, steps: Sequence[Traffic], launches: int | None
         speeds = [_speed(step, device, launches) if share <= 1 else "-" for step in steps]
         takes = percent(share) if share <= 1 else "too big"
         rows.append((device.name, f"{device.memory_bytes / 1e9:.0f} GB", takes, bandwidth, *speeds))
-    between = f"; in brackets: less {launches:,} launches of 1.3 us" if launches else ""
+    between = f" (with {launches:,} launches of 1.3 us)" if launches else ""
     return [
-        f"Devices: tokens/s that the bandwidth allows at most{between}",
+        f"Devices: tokens/s at most, by bandwidth{between}",
         *columns(rows, right=range(1, 4 + len(steps))),
         "  A batch is all its sequences together. A Jetson shares its memory with the host.",
     ]
 
 
 def _speed(step: Traffic, device: Device, launches: int | None) -> str:
-    most = f"{step.tokens_per_second(device):,.0f}"
-    return f"{most} ({step.tokens_per_second(device, launches):,.0f})" if launches else most
+    most = _short(step.tokens_per_second(device))
+    return f"{most} ({_short(step.tokens_per_second(device, launches))})" if launches else most
+
+
+def _short(rate: float) -> str:
+    return f"{rate:,.0f}" if rate < 100_000 else f"{rate / 1000:,.0f}k"

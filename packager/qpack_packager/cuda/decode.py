@@ -16,7 +16,7 @@ def begin(to: Launches, index: int) -> int:
     if (rows.op, embed.op, norm.op) != ("rows_decode", "embed", "rms_norm") or "delta" in norm.inputs:
         raise AssertionError("a decode program begins with rows_decode, embed and a norm of the embedding")
     r, e, n = operands(rows), operands(embed), operands(norm)
-    lines, width = to.shape(e["table"])
+    width = to.shape(e["table"])[1]
     seats, vocab = to.shape(r["counts"])
     given = {
         "slots": r["slots"], "slot_token": r["slot_token"], "slot_position": r["slot_position"],

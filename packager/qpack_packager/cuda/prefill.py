@@ -8,7 +8,7 @@ from qpack_packager.cuda.launches import ROWS, Launches, block, operands
 TILE_ROWS, TILE_COLUMNS = 32, 128  # of a program of an int4 linear
 QUERY_ROWS = 16  # of a program of attention
 ELEMENTS = 1024  # of a program that walks a line of counts, or the channels of a convolution
-VALUE_COLUMNS = 32  # of the recurrent state in one program
+VALUE_COLUMNS = 16  # of the recurrent state in one program: one warp, so that no reduction crosses warps
 
 
 def begin(to: Launches, index: int) -> int:
@@ -78,7 +78,10 @@ def causal_conv1d(to: Launches, index: int) -> int:
     }  # fmt: skip
     grid = (-(-channels // ELEMENTS), "R", 1)
     to.launch(
-        "delta_prefill.conv_prefill", (index, index), grid, {"x": o["x"], "conv": o["weight"], "u": o["y"], **row, **sizes}
+        "delta_prefill.conv_prefill",
+        (index, index),
+        grid,
+        {"x": o["x"], "conv": o["weight"], "u": o["y"], **row, **sizes},
     )
     to.launch("delta_prefill.ring_write", (index, index), grid, {"x": o["x"], "R": ROWS, **row, **sizes})
     return 1
@@ -104,7 +107,7 @@ def gated_delta(to: Launches, index: int) -> int:
         "KEYS": (channels - heads * value_dim) // (2 * key_dim), "D": key_dim, "E": value_dim, "SCRATCH": seats - 1,
         "BLOCK_E": part,
     }  # fmt: skip
-    to.launch("delta_prefill.delta_scan", (index, index), (heads, value_dim // part, 1), given, warps=2)
+    to.launch("delta_prefill.delta_scan", (index, index), (heads, value_dim // part, 1), given, warps=1)
     given = {
         "out": out, "z": o["z"], "bias": None, "norm": o["norm"], "y": o["y"], "R": ROWS, "X": to.shape(o["z"])[1],
         "N": heads, "E": value_dim, "PLANES": 0, "EPS": instruction.attrs["eps"],

@@ -25,7 +25,14 @@ def sample(to: Launches, index: int) -> int:
         "WIDTH": width, "SCRATCH": to.shape(o["ints"])[0] - 1, "NC": chunks, "C": KEPT,
         "RC": KEPT_RAW, "LIST": BIAS_LIMIT, "TOP": TOP_LOGPROBS_LIMIT,
     }  # fmt: skip
-    to.launch("sample.sample_chunks", (index, index), (rows, chunks, 1), {**tables, "CHUNK": CHUNK_IDS}, warps=8, fp_fusion=False)
+    to.launch(
+        "sample.sample_chunks",
+        (index, index),
+        (rows, chunks, 1),
+        {**tables, "CHUNK": CHUNK_IDS},
+        warps=8,
+        fp_fusion=False,
+    )
     outputs = ("slot_token", "slot_position", "ids", "status", "logprobs", "top_ids", "top_logprobs")
     first = to.scratch(o["ids"], "first", "int64", rows, FIRST)
     given = {

@@ -1,4 +1,4 @@
-"""Launch tables of all families: few launches, nothing forgotten, the same for every bucket, checked by the contract."""
+"""Launch tables of all families: few launches, nothing forgotten, the same for every bucket, sound by the contract."""
 
 from collections import Counter
 from pathlib import Path
@@ -88,9 +88,7 @@ def test_only_tiles_differ_between_architectures(tmp_path: Path):
     plan = published("qwen3", tmp_path, targets=("cuda",))
     tables = {target.target.sm: target.tables for target in plan.targets if target.target.format == "cubin"}
     assert set(tables) == set(COMMON)
-    functions = {
-        sm: [(launch.code, launch.args) for launch in both["decode"].launches] for sm, both in tables.items()
-    }
+    functions = {sm: [(launch.code, launch.args) for launch in both["decode"].launches] for sm, both in tables.items()}
     assert len({str(launches) for launches in functions.values()}) == 1
     assert len({str(both["decode"].launches) for both in tables.values()}) > 1
 

@@ -1,3 +1,4 @@
+# pyright: basic, reportGeneralTypeIssues=false
 """The output of an int4 linear as its reader sees it: split-K leaves float32 planes, which are added here."""
 
 import triton
