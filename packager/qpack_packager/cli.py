@@ -15,6 +15,12 @@ FORMAT = click.option(
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
 LEGACY = ["gb18030", "cp950", "cp932", "euc_jp", "cp949"]
 MODEL = click.argument("model", type=click.Path(path_type=Path))
+KERNEL_CACHE = click.option(
+    "--kernel-cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="QPACK_KERNEL_CACHE",
+    help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
+)
 
 
 class Numbers(click.ParamType):
@@ -51,7 +57,7 @@ def _model_options(command):
         click.option("--tuning", type=click.Path(path_type=Path, exists=True, dir_okay=False),
                      help="Tiles measured on a device by `qpack-runtime tune`."),
         click.option("--target", multiple=True, default=["cpu"], show_default=True,
-                     help="Machines the bundle must run on: cpu, cuda:sm_89, ...; cuda: the common GPUs."),
+                     help="Machines the bundle must run on: cpu, cuda:sm_89 and the like; cuda: common GPUs."),
         click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
         click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True,
                      help="Rows of a prompt chunk."),
@@ -77,12 +83,7 @@ def main() -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the bundle is to be.")
 @click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
 @click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
-@click.option(
-    "--kernel-cache",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="QPACK_KERNEL_CACHE",
-    help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
-)
+@KERNEL_CACHE
 @_model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
@@ -125,6 +126,34 @@ def _text(model: Path, flags):
     from qpack_packager.declared_encodings import DeclaredEncodings
 
     return ModelText(model, DeclaredEncodings.parse(flags["encoding"]), flags["legacy_encoding"])
+
+
+@main.command("tuning-kit")
+@MODEL
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the kit is to be.")
+@KERNEL_CACHE
+@_model_options
+@click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
+@FORMAT
+def tuning_kit(
+    model: Path,
+    output: Path,
+    kernel_cache: Path | None,
+    progress: Literal["auto", "plain", "json"],
+    output_format: str,
+    **flags,
+) -> None:
+    """Makes a kit of kernels that `qpack-runtime tune` measures on a device.
+
+    Several tiles for each int4 weight shape of MODEL and each --target. What is measured goes into a tuning file, which
+    `build --tuning` chooses tiles by. Reads no weights."""
+    with errors_reported(extra="packager,kernels", as_json=output_format == "json"):
+        from qpack_packager.commands.tuning_kit import report
+        from qpack_packager.cuda.tuning_kit import make_kit
+        from qpack_packager.progress import Progress
+
+        kit = make_kit(_text(model, flags), output, _options(flags), Progress(progress), kernel_cache=kernel_cache)
+        click.echo(report(output, kit, output_format))
 
 
 @main.command()

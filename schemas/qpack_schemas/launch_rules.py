@@ -118,7 +118,7 @@ def _work(table: LaunchTable, program: Program, shared: Mapping[str, Buffer], wh
 def _holds(buffer: TargetBuffer, said: Buffer, *, planes_allowed: bool) -> bool:
     if buffer.shape == said.shape:
         return buffer.dtype == said.dtype
-    return planes_allowed and buffer.dtype == "float32" and buffer.shape[1:] == said.shape and buffer.shape[0] != "R"
+    return planes_allowed and buffer.dtype == "float32" and buffer.shape[1:] == said.shape
 
 
 def _overlaps(table: LaunchTable, where: str) -> Iterator[Finding]:

@@ -151,6 +151,16 @@ def test_reading_hostile_ptx_takes_time_by_its_length_only():
     read_ptx(b".version 8.8\n.target sm_89\n.visible .entry k()\n" + spaces * 1000 + b"{", "f")
 
 
+def test_sections_that_cover_the_file_again_and_again_are_refused(compiled: Path):
+    """Thousands of them would be read for hours."""
+    image = bytearray((compiled / f"{NAMES[0]}.89.cubin").read_bytes())
+    table, count = int.from_bytes(image[0x28:0x30], "little"), int.from_bytes(image[0x3C:0x3E], "little")
+    for header in range(table + 3 * 64, table + count * 64, 64):  # all but the names
+        image[header + 24 : header + 40] = bytes(8) + len(image).to_bytes(8, "little")
+    with pytest.raises(InputError, match="not within"):
+        read_cubin(bytes(image), "f")
+
+
 def kernel_of(entry: Entry, params: list[list[str]]) -> Kernel:
     assert entry.block
     return {

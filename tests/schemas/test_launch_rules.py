@@ -194,6 +194,7 @@ BROKEN = {
     "the name of io": (at("work/ids", {"dtype": "int32", "shape": ["R"], "offset": 2048}), "work/ids", "arena io"),
     "the name of a weight": (at("work/table", {"dtype": "bfloat16", "shape": ["R"], "offset": 2048}), "work/table",
                              "is a buffer of the manifest"),
+    "another dtype than the program's": (at("work/h/dtype", "float16"), "work/h", "the program says bfloat16"),
     "a smaller buffer": (at("work/h/shape/1", 32), "work/h", "the program says bfloat16 ['R', 64]"),
     "planes of another width": (at("work/up/shape/2", 64), "work/up", "or float32 planes [planes, R, 128]"),
     "planes of what is no linear's": (at("work/a/shape", [2, "R", 64]), "work/a", "the program says bfloat16"),

@@ -145,7 +145,7 @@ def _device_lines(memory: Memory, steps: Sequence[Traffic], launches: int | None
     return [
         f"Devices: tokens/s at most, by bandwidth{between}",
         *columns(rows, right=range(1, 4 + len(steps))),
-        "  A batch is all its sequences together. A Jetson shares its memory with the host.",
+        "  A batch is all its sequences together. A Jetson shares memory with the host.",
     ]
 
 

@@ -5,7 +5,7 @@ from qpack_schemas.launch_table import Scalar
 from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, TOP_LOGPROBS_LIMIT  # noqa: F401
 
 DENSE_TILE, DENSE_STEP = 64, 128  # weight lines of a program, and columns that it multiplies at a time
-ELEMENTS = 512  # columns of a program of silu_mul
+ELEMENTS, WHOLE_ELEMENTS = 512, 1024  # columns of a program of silu_mul, that adds planes or has none to add
 
 
 def rms_norm(to: Launches, index: int) -> int:
@@ -39,10 +39,11 @@ def silu_mul(to: Launches, index: int) -> int:
     o = operands(to.program.code[index])
     (width,) = to.shape(o["y"])[1:]
     held = to.held(o["x"])
+    elements = ELEMENTS if held.planes else WHOLE_ELEMENTS
     given = {
-        "x": o["x"], "bias": held.bias, "y": o["y"], "R": ROWS, "I": width, "PLANES": held.planes, "BLOCK": ELEMENTS,
+        "x": o["x"], "bias": held.bias, "y": o["y"], "R": ROWS, "I": width, "PLANES": held.planes, "BLOCK": elements,
     }  # fmt: skip
-    to.launch("silu.silu_mul", (index, index), (-(-width // ELEMENTS), "R", 1), given)
+    to.launch("silu.silu_mul", (index, index), (-(-width // elements), "R", 1), given)
     return 1
 
 
@@ -65,4 +66,4 @@ def rope_kv_write(to: Launches, index: int) -> int:
 
 def _warps(width: int) -> int:
     """Of a program that holds a whole row: about eight elements a thread."""
-    return max(1, min(16, block(width) // 256))
+    return max(1, min(8, block(width) // 256))

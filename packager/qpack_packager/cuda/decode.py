@@ -49,14 +49,15 @@ def attention(to: Launches, index: int) -> int:
     lines, groups, _ = to.shape(o["k"])
     context = int(instruction.attrs["context"])
     splits = -(-context // SPLIT)
+    step, warps, stages = _key_step(dim, to.program.activation)
     partial = to.scratch(o["y"], "partial", "float32", "R", heads, splits, dim)
     stats = to.scratch(o["y"], "stats", "float32", "R", heads, splits, 2)
     given = {
         "q": o["q"], "k": o["k"], "v": o["v"], "slots": o["slots"], "positions": o["positions"], "partial": partial,
         "stats": stats, "A": heads, "G": groups, "D": dim, "CONTEXT": context, "SCRATCH": lines // context,
-        "SPLIT": SPLIT, "BLOCK": min(64, 8192 // dim), "HEADS": max(8, block(heads // groups)), "SPLITS": splits,
+        "SPLIT": SPLIT, "BLOCK": step, "HEADS": max(8, block(heads // groups)), "SPLITS": splits,
     }  # fmt: skip
-    to.launch("attention.attention_split", (index, index), (groups, f"C/{SPLIT}", "R"), given)
+    to.launch("attention.attention_split", (index, index), (groups, f"C/{SPLIT}", "R"), given, warps=warps, stages=stages)
     gate = o.get("gate")
     given = {
         "partial": partial, "stats": stats, "gate": gate, "bias": held.bias, "positions": o["positions"], "y": o["y"],
@@ -65,6 +66,13 @@ def attention(to: Launches, index: int) -> int:
     }  # fmt: skip
     to.launch("attention.attention_combine", (index, index), (heads, "R", 1), given, warps=1 if dim < 256 else 2)
     return 1
+
+
+def _key_step(dim: int, dtype: str) -> tuple[int, int, int]:
+    """Keys that a program of attention_split takes at once, warps, stages: what fits the registers on every target."""
+    if dtype == "float32":
+        return {256: (16, 8, 1), 128: (32, 4, 2)}.get(dim, (64, 4, 2))
+    return {256: (32, 4, 2), 128: (32, 4, 3)}.get(dim, (64, 4, 3))
 
 
 def delta(to: Launches, index: int) -> int:

@@ -6,8 +6,9 @@ Each function emits the launches from instruction `index` on and says how many i
 from qpack_packager.cuda.launches import ROWS, Launches, block, operands
 
 TILE_ROWS, TILE_COLUMNS = 32, 128  # of a program of an int4 linear
-QUERY_ROWS = 16  # of a program of attention
-ELEMENTS = 1024  # of a program that walks a line of counts, or the channels of a convolution
+ELEMENTS = 1024  # channels of a program of a convolution
+COUNTS = 4096  # of a program that clears a line of counts
+PROMPT_ROWS = 256  # of a program of rows_prefill
 VALUE_COLUMNS = 16  # of the recurrent state in one program: one warp, so that no reduction crosses warps
 
 
@@ -15,11 +16,11 @@ def begin(to: Launches, index: int) -> int:
     """rows_prefill. The counts of the slot are cleared first, in a launch of its own, since many programs do it."""
     o = operands(to.program.code[index])
     seats, vocab = to.shape(o["counts"])
-    given = {"slot": o["slot"], "start": o["start"], "counts": o["counts"], "V": vocab, "BLOCK": ELEMENTS}
-    to.launch("rows.counts_reset", (index, index), (-(-vocab // ELEMENTS), 1, 1), given)
+    given = {"slot": o["slot"], "start": o["start"], "counts": o["counts"], "V": vocab, "BLOCK": COUNTS}
+    to.launch("rows.counts_reset", (index, index), (-(-vocab // COUNTS), 1, 1), given)
     names = ("prompt", "slot", "start", "length", "counts", "tokens", "slots", "positions", "last")
-    given = {**{name: o[name] for name in names}, "R": ROWS, "SCRATCH": seats - 1, "V": vocab, "BLOCK": 128}
-    to.launch("rows.rows_prefill", (index, index), ("R/128", 1, 1), given)
+    given = {**{name: o[name] for name in names}, "R": ROWS, "SCRATCH": seats - 1, "V": vocab, "BLOCK": PROMPT_ROWS}
+    to.launch("rows.rows_prefill", (index, index), (f"R/{PROMPT_ROWS}", 1, 1), given)
     return 1
 
 
@@ -57,14 +58,22 @@ def attention(to: Launches, index: int) -> int:
     _, heads, dim = to.shape(o["q"])
     lines, groups, _ = to.shape(o["k"])
     context, gate = int(instruction.attrs["context"]), o.get("gate")
+    rows, step, warps, stages = _attention_tile(dim, to.program.activation)
     given = {
         "q": o["q"], "k": o["k"], "v": o["v"], "slots": o["slots"], "positions": o["positions"], "gate": gate,
         "y": o["y"], "R": ROWS, "A": heads, "G": groups, "D": dim, "CONTEXT": context,
-        "X": to.shape(gate)[1] if gate else 0, "SCRATCH": lines // context, "TILE_M": QUERY_ROWS,
-        "BLOCK": min(64, 8192 // dim),
+        "X": to.shape(gate)[1] if gate else 0, "SCRATCH": lines // context, "TILE_M": rows,
+        "BLOCK": step,
     }  # fmt: skip
-    to.launch("attention_prefill.attention_prefill", (index, index), (heads, f"R/{QUERY_ROWS}", 1), given)
+    to.launch("attention_prefill.attention_prefill", (index, index), (heads, f"R/{rows}", 1), given, warps=warps, stages=stages)
     return 1
+
+
+def _attention_tile(dim: int, dtype: str) -> tuple[int, int, int, int]:
+    """Queries of a program, keys that it takes at once, warps, stages: what fits the registers on every target."""
+    if dtype == "float32":
+        return {256: (16, 16, 8, 1), 128: (16, 32, 8, 1)}.get(dim, (16, 64, 4, 2))
+    return (32, 32, 8 if dim == 256 else 4, 2)
 
 
 def causal_conv1d(to: Launches, index: int) -> int:

@@ -10,6 +10,8 @@ from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.instructions import evaluate
 from qpack_schemas.program import Buffer, Program
 
+HEAD_SIZES = (16, 32, 64, 128, 256)  # blocks of Triton are powers of two; a program holds a whole head
+
 STATIC: Mapping[str, str] = {
     "rows_decode": "slot and position of every row come from device memory, so a replay needs no host",
     "rows_prefill": "prompt, slot, start and length are read from device memory",
@@ -53,8 +55,8 @@ def refusals(program: Program, shared: Mapping[str, Buffer]) -> Iterator[Refusal
             "gated_delta": {"D": "key_head_dim", "E": "value_head_dim"},
         }.get(instruction.op, {})
         for letter, what in powers.items():
-            if sizes[letter] < 16 or sizes[letter] & (sizes[letter] - 1):
-                yield Refusal(index, instruction.op, what, sizes[letter], "a power of two from 16 up")
+            if sizes[letter] not in HEAD_SIZES:
+                yield Refusal(index, instruction.op, what, sizes[letter], "a power of two from 16 to 256")
 
 
 def check_graphable(program: Program, shared: Mapping[str, Buffer], target: str) -> None:

@@ -36,7 +36,7 @@ class Out:
         self.kind = kind
 
 
-INT, UINT, SIZE, FLAGS = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_ulonglong
+INT, UINT, SIZE, FLAGS, FLOAT = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_ulonglong, ctypes.c_float
 HANDLE, DEVICE_POINTER, HOST_POINTER, TEXT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
 HANDLES, COUNT = ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)
 
@@ -63,6 +63,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuEventCreate": [Out(HANDLE), UINT],
     "cuEventRecord": [HANDLE, HANDLE],
     "cuEventSynchronize": [HANDLE],
+    "cuEventElapsedTime": [Out(FLOAT), HANDLE, HANDLE],
     "cuModuleLoadData": [Out(HANDLE), TEXT],
     "cuModuleGetFunction": [Out(HANDLE), HANDLE, TEXT],
     "cuFuncSetAttribute": [HANDLE, INT, INT],
@@ -76,6 +77,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuGraphKernelNodeGetParams_v2": [HANDLE, ctypes.POINTER(KernelNodeParams)],
     "cuGraphInstantiateWithFlags": [Out(HANDLE), HANDLE, FLAGS],
     "cuGraphDestroy": [HANDLE],
+    "cuGraphExecDestroy": [HANDLE],
     "cuGraphUpload": [HANDLE, HANDLE],
     "cuGraphLaunch": [HANDLE, HANDLE],
 }

@@ -164,4 +164,23 @@ def test_the_text_fits_a_terminal_and_says_why_each_tensor_is_kept(name: str):
     for rule in json.loads(report(prepared, "json"))["quant"]["kept"]:
         assert rule["glob"] in flat
         assert rule["reason"] in flat
-    assert "builds for the CPU only" in flat
+    assert f"with {json.loads(report(prepared, 'json'))['decode_launches']} launches" in flat
+
+
+def test_expected_tokens_per_second_leave_time_between_launches():
+    """1.3 us a launch, on top of bytes over bandwidth."""
+    plan = planned(ASSETS / "tiny-qwen3")
+    assert plan["decode_launches"] == 44  # ten a layer, one before them, the head, and two to sample
+    for device in plan["devices"]:
+        for step in plan["decode_steps"]:
+            seconds = step["total"] / device["bytes_per_second"] + 44 * 1.3e-6
+            rows = step["rows"]
+            assert device["expected_tokens_per_second"][str(rows)] == pytest.approx(rows / seconds, rel=1e-3)
+
+
+def test_a_model_without_cuda_kernels_is_planned_all_the_same_and_says_so(tmp_path: Path):
+    model = random_checkpoint(tmp_path / "model", "qwen3", head_dim=48)
+    plan = planned(model)
+    assert plan["decode_launches"] is None
+    assert any("qpack doctor" in note for note in plan["notes"])
+    assert all(device["expected_tokens_per_second"] == {} for device in plan["devices"])

@@ -43,11 +43,11 @@ def share(keys, top):
 
 @triton.jit
 def ranked(keys, first, n, top, K: tl.constexpr):
-    """Of K keys, the n at `first`: how many of them come before each, and their mass. By pairs, 16 columns a turn."""
+    """Of K keys, the n at `first`: how many of them come before each, and their mass. By pairs, 8 columns a turn."""
     rank = tl.zeros((K,), tl.int32)
     before = tl.zeros((K,), tl.int64)
-    for start in range(0, K, 16):
-        j = start + tl.arange(0, 16)
+    for start in range(0, K, 8):
+        j = start + tl.arange(0, 8)
         others = tl.load(first + j, mask=j < n, other=SENTINEL)
         _, _, masses = share(others, top)
         ahead = others[None, :] > keys[:, None]
@@ -154,7 +154,7 @@ def sample_merge(
     """Chooses the token of row program_id(0) and writes all its outputs. Grid (T,).
 
     Inputs, outputs and meaning are those of the instruction `sample`; best to raw_candidates are what sample_chunks
-    left, and first int64 [T, K] is scratch. NCP is the power of two from NC on, K a power of two, at least 16 and
+    left, and first int64 [T, K] is scratch. NCP is the power of two from NC on, K a power of two, at least 8 and
     at least RC, and RC a power of two, at least TOP. K should reach the limit of top-k: then only top-p and min-p that
     keep more than K/2 ids, or chunks that hold more than 3/4 C of the best, take passes over the row.
     """
