@@ -95,6 +95,10 @@ class Stub:
         ctypes.memmove(address, data, len(data))
         return address
 
+    def holds(self, address: int, count: int) -> bool:
+        """Whether these bytes lie within one allocation on the device."""
+        return bool(self.library.stub_holds(*map(_passed, (address, count))))
+
     def intact(self) -> bool:
         """Whether nothing was written beside an allocation."""
         return bool(self.library.stub_intact())

@@ -31,6 +31,7 @@ class Interpreter:
 
     def __init__(self, folder: Path, target: Target, *, backwards: bool = False):
         interpreter.install()
+        self.holds: Callable[[int, int], bool] = lambda address, count: True  # whether a kernel may touch these bytes
         self.backwards = backwards  # from the last program of the grid to the first
         self.launches: Counter[str] = Counter()  # kernel -> launches
         self.programs: Counter[str] = Counter()
@@ -47,7 +48,11 @@ class Interpreter:
         self.programs[name] += dims[0] * dims[1] * dims[2]
         function, values = bind(arguments)
         # Padding rows may hold anything, so what they overflow to is nobody's concern.
-        with np.errstate(all="ignore"), _backwards() if self.backwards else nullcontext():
+        with (
+            np.errstate(all="ignore"),
+            _guarded(self.holds),
+            _backwards() if self.backwards else nullcontext(),
+        ):
             function[dims[:3]](**values)
 
 
@@ -79,6 +84,34 @@ def _pointer(address: int, kind: str, what: str) -> torch.Tensor:
     assert address % 16 == 0, f"{what} is not aligned to 16 bytes"
     item = torch.empty((), dtype=TYPES[kind]).element_size()
     return torch.frombuffer((ctypes.c_char * item).from_address(address), dtype=TYPES[kind])
+
+
+@contextmanager
+def _guarded(holds: Callable[[int, int], bool]) -> Iterator[None]:
+    """Every load and store that is not masked must stay within an allocation: elsewhere it would end this process."""
+    builder: Any = interpreter_builder
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def check(pointers: Any, mask: Any) -> None:
+        used = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)]
+        if used.size:
+            first, size = int(used.min()), pointers.get_element_ty().primitive_bitwidth // 8
+            if not holds(first, int(used.max()) + size - first):
+                raise IndexError(f"a kernel touches bytes from {first:#x} on that nobody allocated")
+
+    def guarded_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return load(pointers, mask, *rest)
+
+    def guarded_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return store(pointers, value, mask, *rest)
+
+    builder.create_masked_load, builder.create_masked_store = guarded_load, guarded_store
+    try:
+        yield
+    finally:
+        del builder.create_masked_load, builder.create_masked_store
 
 
 @contextmanager

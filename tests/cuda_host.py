@@ -82,6 +82,8 @@ def machine(
     stub = Stub(library, EAGER=eager)
     stub.call("stub_log", str(log).encode())
     stub.set_hook(hook)
+    if isinstance(hook, Interpreter):
+        hook.holds = stub.holds
     with patch.object(cuda_executor, "Driver", partial(Driver, str(library))):
         booted = Machine(stub, open_bundle(folder), log, options)
         try:

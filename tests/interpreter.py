@@ -1,7 +1,7 @@
 """Triton's interpreter, repaired: kernels compute on the CPU what they would compute on a GPU.
 
-Triton 3.9's interpreter truncates float32 to bfloat16, maps some NaNs to infinities, and multiplies and adds the bit
-patterns of bfloat16 numbers. Its matrix product is numpy's, whose order of summation follows the shape and the place of
+Triton 3.9's interpreter truncates float32 to bfloat16, maps some NaNs to infinities, multiplies and adds the bit
+patterns of bfloat16 numbers, and takes an integer for one. Its matrix product is numpy's, whose order of summation follows the shape and the place of
 a row, so that nothing could be said about rows that must not see each other. `install` mends both, makes the
 interpreter some three times faster, and checks itself, so that another Triton fails loudly.
 
@@ -27,7 +27,7 @@ def install() -> None:
     builder: Any = ti.InterpreterBuilder
     if getattr(builder, "repaired", False):
         return
-    convert, binary = ti._convert_float, builder.binary_op
+    convert, binary, cast = ti._convert_float, builder.binary_op, builder.cast_impl
 
     def convert_float(data, source, target, rounding):
         if (source, target) == (tl.float32, tl.bfloat16):
@@ -44,10 +44,16 @@ def install() -> None:
             return ti.TensorHandle(result, tl.int1)
         return ti.TensorHandle(_narrow(result).view(np.uint16), tl.bfloat16)
 
+    def cast_impl(self, source, target):
+        if target.scalar == tl.bfloat16 and not source.dtype.scalar.is_floating():
+            return ti.TensorHandle(_narrow(source.data).view(np.uint16), tl.bfloat16)
+        return cast(self, source, target)
+
     def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
         return ti.TensorHandle(_product(_numbers(a), _numbers(b), d.data), d.dtype.scalar)
 
     ti._convert_float, builder.binary_op, builder.create_dot = convert_float, binary_op, create_dot
+    builder.cast_impl = cast_impl
     # Every call of a jitted helper would patch triton.language anew, and every sum of integers would be taken twice.
     whole = types.FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
     scope = ti._patch_lang(whole)
@@ -82,5 +88,7 @@ def _product(a: np.ndarray, b: np.ndarray, start: np.ndarray) -> np.ndarray:
 def _check(builder) -> None:
     source = np.array(list(BITS), np.float32)
     narrow = builder.cast_impl(ti.TensorHandle(source, tl.float32), tl.bfloat16)
-    if narrow.data.tolist() != list(BITS.values()) or builder.cast_impl(narrow, tl.float32).data[-1] <= 0:
+    three = builder.cast_impl(ti.TensorHandle(np.array([3], np.int32), tl.int32), tl.bfloat16)
+    wrong = narrow.data.tolist() != list(BITS.values()) or three.data.tolist() != [0x4040]
+    if wrong or builder.cast_impl(narrow, tl.float32).data[-1] <= 0:
         raise RuntimeError(f"the repair of Triton's bfloat16 does not hold: {narrow.data.tolist()}")

@@ -116,6 +116,28 @@ def doctor(context: click.Context, bundle: Path, allow_ptx: bool, output_format:
         context.exit(max(one.exit_code for one in found))
 
 
+@main.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The tuning file. What it holds of other GPUs and weights stays.",
+)
+@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def tune(kit: Path, output: Path, output_format: str) -> None:
+    """Measures the tiles of KIT, made by `qpack tuning-kit`, on this host's GPU.
+
+    The fastest of each weight shape goes into a file for `qpack build --tuning`. Exit code 4 if no target of the kit
+    runs here, 5 if the kit is damaged."""
+    with errors_reported(extra="runtime", as_json=output_format == "json"):
+        from qpack_runtime.cuda import tune as tuning
+
+        tuned = tuning.tune(kit, output, lambda line: click.echo(line, err=True))
+        click.echo(tuning.as_json(tuned, output) if output_format == "json" else tuning.as_text(tuned, output))
+
+
 def _render(bundle: Path, messages: Path) -> str:
     from qpack_runtime.chat import load_messages, render
 

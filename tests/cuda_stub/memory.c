@@ -87,6 +87,10 @@ int stub_pinned(Address address, size_t bytes) {
     return a && a->host;
 }
 
+API stub_holds(Address address, size_t bytes) { /* whether one device allocation holds all of them */
+    return stub_on_device(address, bytes);
+}
+
 int stub_touches(Address address) { return holding(address, 1) != NULL; }
 
 API cuMemAlloc_v2(Address *address, size_t bytes) {

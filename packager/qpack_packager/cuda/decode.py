@@ -28,7 +28,7 @@ def begin(to: Launches, index: int) -> int:
     return 3
 
 
-def linear_int4(to: Launches, index: int, tile: Tile) -> int:
+def linear_int4(to: Launches, index: int, tile: Tile, sm: int) -> int:
     o = operands(to.program.code[index])
     padded = to.shape(o["q"])[1] // 2
     to.hold(o["y"], tile.planes, o.get("bias"))
@@ -37,8 +37,14 @@ def linear_int4(to: Launches, index: int, tile: Tile) -> int:
         "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns, "MMA": True,
     }  # fmt: skip
     grid = (padded // tile.columns, tile.planes, "R/8")
-    to.launch("linear_int4.linear_int4_decode", (index, index), grid, given, warps=tile.columns // 64)
+    to.launch("linear_int4.linear_int4_decode", (index, index), grid, given, warps=_tile_warps(tile, sm))
     return 1
+
+
+def _tile_warps(tile: Tile, sm: int) -> int:
+    """One for 64 columns. From sm_90 to sm_110 four warps would make Triton use the instructions of a warpgroup, which
+    for so few rows take more registers and more barriers: two do the work of four there."""
+    return min(tile.columns // 64, 2 if 90 <= sm < 120 else 4)
 
 
 def attention(to: Launches, index: int) -> int:

@@ -55,6 +55,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuMemFreeHost": [HOST_POINTER],
     "cuMemsetD8Async": [DEVICE_POINTER, ctypes.c_ubyte, SIZE, HANDLE],
     "cuMemcpyHtoDAsync_v2": [DEVICE_POINTER, HOST_POINTER, SIZE, HANDLE],
+    "cuMemcpyDtoDAsync_v2": [DEVICE_POINTER, DEVICE_POINTER, SIZE, HANDLE],
     "cuMemcpyDtoHAsync_v2": [HOST_POINTER, DEVICE_POINTER, SIZE, HANDLE],
     "cuStreamCreate": [Out(HANDLE), UINT],
     "cuStreamSynchronize": [HANDLE],

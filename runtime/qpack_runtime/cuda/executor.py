@@ -7,6 +7,7 @@ come from the thread that made it.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,13 +94,21 @@ class CudaExecutor:
 
     def launch(self, bucket: str) -> Ticket:
         """Enqueues a step: inputs, graph, outputs. Waits only for the step before the last one, whose rows it uses."""
+        return self._step(bucket, partial(self._graphs.launch, bucket))
+
+    def launch_eagerly(self, bucket: str, before: Callable[[int], object] | None = None) -> Ticket:
+        """The same step without its graph, kernel by kernel: for checks and measurements. `before` is called with the
+        number of each launch of the table before it is enqueued, behind the inputs; it may read values and wait."""
+        return self._step(bucket, partial(self._graphs.launch_eagerly, bucket, before))
+
+    def _step(self, bucket: str, enqueue_kernels: Callable[[], None]) -> Ticket:
         step, call = self._steps[bucket], self._driver.call
         given, received = self._inputs.take(), self._outputs.take()
         if (before := self._holders.get(received.address)) is not None:
             self._keep_outputs(before)
         self._send_inputs(bucket, step, given)
         self._inputs.enqueued(given)
-        self._graphs.launch(bucket)
+        enqueue_kernels()
         base = self.memory.base["io"]
         for span in step.outputs:
             call("cuMemcpyDtoHAsync_v2", received.address + span.place, base + span.begin, span.bytes, self._stream)
@@ -129,6 +138,11 @@ class CudaExecutor:
         work = self._bundle.tables[self.target][kind].work
         buffer = work[name] if name in work else self._bundle.programs[kind].buffers[name]
         return self._download(self.memory.address(name, kind, rows), buffer.dtype, buffer.extent(rows))
+
+    @property
+    def queue(self) -> tuple[Driver, int]:
+        """The driver, and the stream in which all steps run: for who records events or fills memory between them."""
+        return self._driver, self._stream
 
     @property
     def notes(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The graphs of a bundle: built, checked and instantiated in the manifest's order, one per bucket."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from qpack_runtime.cuda.driver import Driver, DriverError
@@ -37,12 +37,13 @@ class Graphs:
         self._capture = capture
         self._executables: dict[str, int] = {}
         self._direct: dict[str, list[DirectLaunch]] = {}
+        self._bound: dict[str, list[KernelLaunch]] = {}
         self.fingerprints: dict[str, str] = {}
         self.notes: list[str] = []
         self.eager_launches = 0
         buckets = {bucket["name"]: bucket for bucket in bundle.manifest["buckets"]}
         for name in bundle.manifest["capture_order"]:
-            launches = self._bind(bundle, target, buckets[name])
+            launches = self._bound[name] = self._bind(bundle, target, buckets[name])
             try:
                 where = f"{table_path(target, buckets[name]['program'])} for {name}"
                 self._executables[name], self.fingerprints[name] = self._make(launches, where)
@@ -52,7 +53,7 @@ class Graphs:
                         f"the driver makes no graph of {name}: {error.message}",
                         remedy="update the driver, or launch kernel by kernel, which is slower, with --allow-eager",
                     ) from None
-                self._direct[name] = [DirectLaunch(one, kernels[one.kernel].offsets) for one in launches]
+                self._direct[name] = self._make_direct(name)
                 self.notes.append(f"{name} runs without a graph, kernel by kernel: {error.message}")
 
     def launch(self, bucket: str) -> None:
@@ -60,14 +61,26 @@ class Graphs:
         if bucket in self._executables:
             self._driver.call("cuGraphLaunch", self._executables[bucket], self._stream)
             return
-        for launch in self._direct[bucket]:
+        self.launch_eagerly(bucket)
+        self.eager_launches += len(self._bound[bucket])
+
+    def launch_eagerly(self, bucket: str, before: Callable[[int], object] | None = None) -> None:
+        """The same kernels without a graph, one by one; `before` is called with the number of each before it is
+        enqueued."""
+        if bucket not in self._direct:
+            self._direct[bucket] = self._make_direct(bucket)
+        for index, launch in enumerate(self._direct[bucket]):
+            if before is not None:
+                before(index)
             launch.enqueue(self._driver, self._stream)
-        self.eager_launches += len(self._direct[bucket])
 
     def _bind(self, bundle: Bundle, target: str, bucket: Bucket) -> list[KernelLaunch]:
         kind, rows = bucket["program"], bucket["rows"]
         table = bundle.tables[target][kind]
         return bind(table, self._kernels, rows, bucket["context"], lambda name: self._memory.address(name, kind, rows))
+
+    def _make_direct(self, bucket: str) -> list[DirectLaunch]:
+        return [DirectLaunch(one, self._kernels[one.kernel].offsets) for one in self._bound[bucket]]
 
     def _make(self, launches: Sequence[KernelLaunch], where: str) -> tuple[int, str]:
         """The executable graph, and its fingerprint."""

@@ -7,7 +7,6 @@ several times as large as the L2 cache, and a graph walks over them; its activat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from statistics import median
 
 import numpy as np
@@ -98,25 +97,22 @@ class PairTimes:
         """Of each candidate. All take turns in every round, so that a clock that changes, changes for all of them."""
         walk = self.walks[shape]
         graphs = [
-            (times, rows, self._graph(candidate, rows, walk))
-            for candidate in weight["candidates"]
-            for times in [dict[int, list[float]]()]
-            for rows in self._rows
+            [(rows, self._graph(candidate, rows, walk)) for rows in self._rows] for candidate in weight["candidates"]
         ]
-        warm_until = time.perf_counter() + WARM_SECONDS
-        warm = False
-        while not warm:
-            for _, _, graph in graphs:
-                self._milliseconds(graph)
-            warm = time.perf_counter() >= warm_until
-        for _ in range(REPLAYS):
-            for times, rows, graph in graphs:
-                times.setdefault(rows, []).append(1000 * self._milliseconds(graph) / walk.pairs)
-        for _, _, graph in graphs:
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < WARM_SECONDS:
+            self._round(graphs)
+        rounds = [self._round(graphs) for _ in range(REPLAYS)]
+        for graph in (graph for pair in graphs for _, graph in pair):
             self._driver.call("cuGraphExecDestroy", graph)
         return [
-            {rows: median(measured) for rows, measured in times.items()} for times, _, _ in graphs[:: len(self._rows)]
+            {rows: 1000 / walk.pairs * median(one[index][rows] for one in rounds) for rows in self._rows}
+            for index in range(len(graphs))
         ]
+
+    def _round(self, graphs: list[list[tuple[int, int]]]) -> list[dict[int, float]]:
+        """Milliseconds of every graph, by candidate and rows."""
+        return [{rows: self._milliseconds(graph) for rows, graph in one} for one in graphs]
 
     def _milliseconds(self, graph: int) -> float:
         self._driver.call("cuEventRecord", self._begin, self._stream)
@@ -153,9 +149,9 @@ class PairTimes:
         return {
             "q": walk.copies * align(walk.code_bytes),
             "scale": walk.copies * align(walk.scale_bytes),
-            "x": item * prod((rows, weight["k"])),
-            "y": PLANE_BYTES * prod((planes, rows, weight["n"])),
-            "read": item * prod((rows, weight["n"] // 2)),
+            "x": item * rows * weight["k"],
+            "y": PLANE_BYTES * planes * rows * weight["n"],
+            "read": item * rows * (weight["n"] // 2),
         }[name]
 
     def _item(self, weight: Weight, operand: str) -> int:

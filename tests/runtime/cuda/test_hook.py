@@ -83,3 +83,16 @@ def test_mistakes_of_the_host_are_noticed(tmp_path: Path):
         run("silu_mul_2", fnv(IMAGE), DIMS, good)
     with pytest.raises(AssertionError, match="silu_mul"):
         hook(tmp_path, constants={"bias": None, "I": WIDTH, "PLANES": 0})
+
+
+def test_a_kernel_that_leaves_its_memory_is_stopped(tmp_path: Path):
+    x, y = aligned((R, 2 * WIDTH), 0), aligned((R, WIDTH), -7)
+    run = hook(tmp_path)
+    spans = [(array.ctypes.data, 4 * count) for array, count in ((x, R * 2 * WIDTH), (y, R * WIDTH))]
+    run.holds = lambda at, count: any(begin <= at and at + count <= begin + size for begin, size in spans)
+    good = arguments(x.ctypes.data, y.ctypes.data)
+    run("silu_mul_1", fnv(IMAGE), DIMS, good)
+    for grid in (R + 1, 10**6):
+        with pytest.raises(Exception, match="nobody allocated"):
+            run("silu_mul_1", fnv(IMAGE), (1, grid, 1, 64, 1, 1), good)
+    assert (y[R * WIDTH :] == -7).all()
