@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent / "cuda_stub"
-FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
+FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+)
 
 Hook = Callable[[str, int, tuple[int, ...], bytes], object]  # kernel, FNV-1a 64 of its image, grid and block, arguments
 _Callback = ctypes.CFUNCTYPE(
@@ -113,7 +124,7 @@ def launch(
 
 def pointers(arguments: Sequence[Any]) -> Any:
     """`kernelParams`; keeps the ctypes values alive."""
-    array = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+    array: Any = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
     array.arguments = arguments
     return array
 

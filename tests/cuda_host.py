@@ -123,7 +123,7 @@ def check_boot(lines: list[str]) -> None:
 
 
 def run_runtime(
-    library: Path, *arguments: str, computing: bool = False, **settings: int | str
+    library: Path, *arguments: str, settings: Mapping[str, int | str], computing: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """`qpack-runtime` in a process of its own, whose libcuda.so.1 is the stub. Kernels do nothing unless `computing`;
     the second argument is the bundle."""

@@ -138,4 +138,4 @@ def _overlaps(table: LaunchTable, where: str) -> Iterator[Finding]:
 
 def work_place(where: str, name: str) -> str:
     """The JSON pointer of a work buffer."""
-    return f"{where}#/work/{name.replace('~', '~0')}"
+    return "/".join((f"{where}#", "work", name.replace("~", "~0")))

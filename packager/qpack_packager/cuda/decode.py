@@ -63,7 +63,8 @@ def attention(to: Launches, index: int) -> int:
         "stats": stats, "A": heads, "G": groups, "D": dim, "CONTEXT": context, "SCRATCH": lines // context,
         "SPLIT": SPLIT, "BLOCK": step, "HEADS": max(8, block(heads // groups)), "SPLITS": splits,
     }  # fmt: skip
-    to.launch("attention.attention_split", (index, index), (groups, f"C/{SPLIT}", "R"), given, warps=warps, stages=stages)
+    grid = (groups, f"C/{SPLIT}", "R")
+    to.launch("attention.attention_split", (index, index), grid, given, warps=warps, stages=stages)
     gate = o.get("gate")
     given = {
         "partial": partial, "stats": stats, "gate": gate, "bias": held.bias, "positions": o["positions"], "y": o["y"],

@@ -65,7 +65,8 @@ def attention(to: Launches, index: int) -> int:
         "X": to.shape(gate)[1] if gate else 0, "SCRATCH": lines // context, "TILE_M": rows,
         "BLOCK": step,
     }  # fmt: skip
-    to.launch("attention_prefill.attention_prefill", (index, index), (heads, f"R/{rows}", 1), given, warps=warps, stages=stages)
+    grid = (heads, f"R/{rows}", 1)
+    to.launch("attention_prefill.attention_prefill", (index, index), grid, given, warps=warps, stages=stages)
     return 1
 
 

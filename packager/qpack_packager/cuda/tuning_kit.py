@@ -84,7 +84,7 @@ def lower_candidates(
         columns = {name: program.buffers[o[name]].extent(1)[1] for name in ("x", "y")}
         weight: Weight = {"k": columns["x"], "n": columns["y"], "candidates": []}
         for tile in measured_tiles(target, tuning, lines * GROUP, width):
-            pair = launch_pair(program, shared, index, tile)
+            pair = launch_pair(program, shared, index, tile, target.sm)
             weight["candidates"].append(_candidate(tile, pair))
             specs |= pair.specs
         choices[shape] = weight
@@ -99,7 +99,7 @@ def measured_tiles(target: Target, tuning: Tuning, k: int, n: int) -> Iterator[T
     yield from dict.fromkeys([*ranked[:CHEAPEST], choose(device, tuning, k, n)])
 
 
-def launch_pair(program: Program, shared: Mapping[str, Buffer], index: int, tile: Tile) -> Launches:
+def launch_pair(program: Program, shared: Mapping[str, Buffer], index: int, tile: Tile, sm: int) -> Launches:
     """Instruction `index`, a linear_int4, as a build launches it with this tile, and silu_mul over all that it wrote.
     The bias is the reader's, so the pair goes without."""
     o = operands(program.code[index])
@@ -110,7 +110,7 @@ def launch_pair(program: Program, shared: Mapping[str, Buffer], index: int, tile
     )
     buffers = {o["x"]: program.buffers[o["x"]], o["y"]: program.buffers[o["y"]], READ: read}
     to = Launches(Program("decode", program.activation, buffers, code), shared)
-    decode.linear_int4(to, 0, tile)
+    decode.linear_int4(to, 0, tile, sm)
     both.silu_mul(to, 1)
     return to
 

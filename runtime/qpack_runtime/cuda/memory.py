@@ -1,15 +1,15 @@
 """Device memory: one allocation per arena, of exactly the planned bytes, and the address of every buffer in it."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from qpack_runtime.cuda.driver import OUT_OF_MEMORY, REMEDIES, Driver, DriverError
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.bundle_rules import shared_buffers
-from qpack_schemas.errors import Finding, FitError, IntegrityError
+from qpack_schemas.errors import FitError
 from qpack_schemas.launch_table import LaunchTable
 from qpack_schemas.manifest import compiled_targets
-from qpack_schemas.program import ALIGNMENT, Arena, Kind, align
+from qpack_schemas.memory import weight_places
+from qpack_schemas.program import Arena, Kind
 
 
 class DeviceMemory:
@@ -21,10 +21,11 @@ class DeviceMemory:
         self._bundle = bundle
         self._tables: Mapping[Kind, LaunchTable] = bundle.tables[target]
         self.shared = shared_buffers(bundle.manifest)
-        self.files = place_files(bundle)
+        places, weights_bytes = weight_places(bundle.manifest["files"])
+        self.files = {bundle.path / path: begin for path, begin in places.items()}
         planned, own = bundle.manifest["memory"], compiled_targets(bundle.manifest["targets"])[target]
         self.sizes: dict[Arena, int] = {
-            "weights": planned["weights_bytes"],
+            "weights": weights_bytes,
             "state": planned["state_bytes"],
             "io": planned["io_bytes"],
             "work": max(own["work_bytes"].values()),
@@ -48,28 +49,6 @@ class DeviceMemory:
             if base <= address < base + self.sizes[arena]:
                 return arena, address - base
         return None
-
-
-def place_files(bundle: Bundle) -> dict[Path, int]:
-    """Weight file -> where it begins in the arena: one behind the other, each on an ALIGNMENT boundary."""
-    places: dict[Path, int] = {}
-    begin = end = 0
-    for entry in sorted(bundle.manifest["files"], key=lambda entry: entry["path"]):
-        if entry["path"].startswith("weights/"):
-            begin = align(end)
-            places[bundle.path / entry["path"]] = begin
-            end = begin + entry["bytes"]
-    if end != (planned := bundle.manifest["memory"]["weights_bytes"]):
-        finding = Finding(
-            "manifest.json#/memory/weights_bytes", f"is {planned}, on {ALIGNMENT}-byte boundaries they take {end}"
-        )
-        raise IntegrityError(
-            "the weight files can't be placed one behind the other:",
-            [finding],
-            where=str(bundle.path),
-            remedy="build the bundle again",
-        )
-    return places
 
 
 def _allocate(driver: Driver, arena: Arena, size: int) -> int:

@@ -32,7 +32,11 @@ def cuda_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
         if (name, dtype) not in built:
             folder = tmp_path_factory.mktemp("cuda_bundles")
             random = name.startswith("random")
-            model = random_checkpoint(folder / "model", "qwen2", hidden_size=192, num_attention_heads=6) if random else ASSETS / name
+            model = (
+                random_checkpoint(folder / "model", "qwen2", hidden_size=192, num_attention_heads=6)
+                if random
+                else ASSETS / name
+            )
             built[name, dtype] = build_cuda_bundle(model, folder / "bundle", replace(SMALL, dtype=dtype))
         return built[name, dtype]
 

@@ -66,9 +66,7 @@ def test_a_graph_runs_the_launches_of_its_table_in_order(boot: Boot):
         booted.engine.prefill(0, [5] * 3)
         kernels = booted.bundle.manifest["targets"]["cuda:sm_89"]["kernels"]
         table = booted.bundle.tables["cuda:sm_89"]["prefill"]
-    assert seen == [
-        (one.kernel, (*grid_of(one, 4, 64), kernels[one.kernel]["block"], 1, 1)) for one in table.launches
-    ]
+    assert seen == [(one.kernel, (*grid_of(one, 4, 64), kernels[one.kernel]["block"], 1, 1)) for one in table.launches]
 
 
 def test_the_arenas_are_the_planned_bytes_and_nothing_else_is_on_the_device(boot: Boot, tmp_path: Path):
@@ -113,7 +111,9 @@ def test_a_graph_that_is_not_the_tables_is_refused_by_its_first_node(
     boot: Boot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ):
     whole = graph.build_graph
-    monkeypatch.setattr(graphs, "build_graph", lambda driver, all_of, kernels: whole(driver, CHANGES[change](all_of), kernels))
+    monkeypatch.setattr(
+        graphs, "build_graph", lambda driver, all_of, kernels: whole(driver, CHANGES[change](all_of), kernels)
+    )
     with pytest.raises(IntegrityError) as caught, boot():
         pass
     (finding,) = caught.value.findings
@@ -150,7 +150,13 @@ def test_the_laws_are_not_kept_by_chance():
         with pytest.raises(AssertionError, match=call):
             check_launches(["cuGraphLaunch", begun, call, "cuEventSynchronize", ended])
         check_launches(["cuGraphLaunch", begun, "cuEventSynchronize", ended, call])
-    for line in ("cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate", "cuGraphInstantiateWithFlags", "  lazily loaded f"):
+    for line in (
+        "cuMemAlloc_v2",
+        "cuMemHostAlloc",
+        "cuEventCreate",
+        "cuGraphInstantiateWithFlags",
+        "  lazily loaded f",
+    ):
         with pytest.raises(AssertionError, match="after the boot"):
             check_boot([booted, line])
         check_boot([line, booted])

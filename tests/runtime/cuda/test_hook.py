@@ -1,4 +1,4 @@
-"""What stands in for the GPU computes what a kernel says, from its argument bytes alone, and notices a host's mistakes."""
+"""What stands in for the GPU computes what a kernel says from its argument bytes, and notices a host's mistakes."""
 
 import struct
 from pathlib import Path

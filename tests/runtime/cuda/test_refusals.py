@@ -26,9 +26,10 @@ def folder(cuda_bundle: Callable[[str, str], Path]) -> Path:
 def refused(stub_library: Path, tmp_path: Path) -> Callable[..., str]:
     """Asserts that a bundle is refused with `code` before anything is allocated or loaded. Returns what it says."""
 
-    def told(folder: Path, code: int, *flags: str, **settings: int) -> str:
+    def told(folder: Path, code: int, **settings: int) -> str:
         log = tmp_path / "log"
-        ran = run_runtime(stub_library, "generate", str(folder), *GENERATE, *flags, LOG=str(log), **settings)
+        variables = {"LOG": str(log), **settings}
+        ran = run_runtime(stub_library, "generate", str(folder), *GENERATE, settings=variables)
         assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr
         calls = log.read_text(encoding="ascii") if log.exists() else ""
         assert not RUNS.search(calls), calls
@@ -77,9 +78,9 @@ def test_a_buffer_outside_its_arena_is_named(refused: Callable[..., str], folder
 
 
 def test_the_command_gives_the_tokens_of_the_reference(stub_library: Path, folder: Path):
-    ran = run_runtime(stub_library, "generate", str(folder), *GENERATE, computing=True)
+    ran = run_runtime(stub_library, "generate", str(folder), *GENERATE, settings={}, computing=True)
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
-    other = run_runtime(stub_library, "generate", str(folder), *GENERATE[2:])
+    other = run_runtime(stub_library, "generate", str(folder), *GENERATE[2:], settings={})
     assert said["output_ids"] == json.loads(other.stdout)["output_ids"]
     assert said["device"] == "cuda"

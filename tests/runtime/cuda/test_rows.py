@@ -1,7 +1,7 @@
 """What a row gets on the CUDA executor depends on its own inputs and its slot's state alone: bit for bit.
 
 The cases are those of tests/runtime/test_row_independence.py, fewer and shorter, through the real host code and the
-interpreted kernels: slots, batches, padding, wider buckets, longer contexts, ways to cut the prompt, garbage in memory."""
+interpreted kernels: slots, batches, padding, wider buckets, longer contexts, cuts of the prompt, garbage in memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,7 +98,5 @@ def slot_bytes(booted: Machine, bucket: str, slot: int, length: int) -> bytes:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_row_gets_the_same_bits(
-    stub_library: Path, folder: Path, tmp_path: Path, plain: dict[str, bytes], case: str
-):
+def test_a_row_gets_the_same_bits(stub_library: Path, folder: Path, tmp_path: Path, plain: dict[str, bytes], case: str):
     assert observe(stub_library, folder, tmp_path / "log", CASES[case]) == plain
