@@ -50,5 +50,5 @@ def cuobjdump(cubin: Path, option: str) -> str:
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
+        encoding="ascii",
     ).stdout

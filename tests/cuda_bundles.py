@@ -14,6 +14,7 @@ from cubins import assemble, empty_ptx
 from qpack_packager.cuda.compiled import CompiledKernel
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
+from qpack_packager.cuda.toolchain import assembler
 from qpack_packager.serving import Options
 from qpack_schemas.cubin import read_cubin
 
@@ -33,17 +34,18 @@ def _stand_ins(
     with TemporaryDirectory() as name:
         work = Path(name)
         return {
-            target: {name: _stand_in(named[name], target, work) for name in sorted(named)}
+            target: {name: stand_in(named[name], target, work) for name in sorted(named)}
             for target, named in sorted(specs.items())
         }
 
 
-def _stand_in(spec: KernelSpec, target: Target, work: Path) -> CompiledKernel:
+def stand_in(spec: KernelSpec, target: Target, work: Path) -> CompiledKernel:
+    """A kernel of this name, with these arguments and in these blocks, that returns at once. `work` is a folder."""
     architecture = f"sm_{target.sm}" if target.format == "ptx" else target.architecture_name
     version = f"{target.architecture.ptx // 10}.{target.architecture.ptx % 10}"
     ptx = empty_ptx(spec.name, [kind for _, kind in spec.types], 32 * spec.warps, architecture, version)
     shared = LARGE_SHARED if spec.function.endswith(NEEDS_MUCH) else 0
     if target.format == "ptx":
         return CompiledKernel(ptx.encode("ascii"), shared, None, None)
-    image = assemble(ptx, work)
+    image = assemble(ptx, work, assembler(target).name)
     return CompiledKernel(image, shared, read_cubin(image, spec.name).entries[spec.name].registers, 0)

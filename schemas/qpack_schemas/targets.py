@@ -120,11 +120,11 @@ def _reach(target: Target) -> str:
 
 def _does_not_fit(name: str, target: Target, sm: int, memory: int) -> FitError:
     need, fitting = target["minimum_device_bytes"], fitting_buckets(target, memory)
-    message = f"{name} needs {need} bytes of device memory, this GPU (sm_{sm}) has {memory}"
+    message = f"{name} needs {need:,} bytes of device memory, this GPU (sm_{sm}) has {memory:,}"
     kinds = {bucket.partition("-")[0] for bucket in fitting}
     if kinds < {"decode", "prefill"}:
         smallest = need - max(target["work_bytes"].values(), default=0)
-        message += f"; weights, state and io alone take {smallest}, too much for a decode and a prefill bucket beside"
+        message += f"; weights, state and io alone take {smallest:,}, too much for a decode and a prefill bucket beside"
         remedy = "build with fewer slots or a shorter context, or take a smaller model or a larger GPU"
     else:
         message += f"\n  would fit: {', '.join(fitting)}"

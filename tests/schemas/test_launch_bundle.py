@@ -64,7 +64,7 @@ def test_a_bundle_is_checked_with_the_base_install_only(whole: TargetDraft):
         f"open_bundle(Path({str(whole.source)!r}))\n"
         "print(sorted({'torch', 'numpy', 'triton', 'safetensors'} & set(sys.modules)))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8")
     assert ran.stdout == "[]\n"
 
 

@@ -11,6 +11,8 @@ from qpack_packager.commands.typeset import bar, bytes_text, columns, counted, w
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.bundle_rules import shared_buffers
+from qpack_schemas.manifest import compiled_targets
+from qpack_schemas.targets import cuda_version
 
 SHOWN = 8  # of the largest tensors and of the worst quantized ones
 
@@ -71,6 +73,9 @@ def _lines(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
     yield from memory_lines(manifest["memory"], _parts(bundle))
     yield ""
     yield from bucket_lines(manifest["buckets"], manifest["memory"])
+    if compiled_targets(manifest["targets"]):
+        yield ""
+        yield from _target_lines(bundle)
     yield ""
     yield from tensor_lines(quant["tensors"], _scheme(bundle), quant["kept"], quant["dropped"])
     yield ""
@@ -102,6 +107,27 @@ def _files(bundle: Bundle) -> dict[str, int]:
     return {MANIFEST: (bundle.path / MANIFEST).stat().st_size, **listed}
 
 
+def _target_lines(bundle: Bundle) -> list[str]:
+    """What each GPU target needs and how much of it there is; `qpack kernels` tells more."""
+    rows = [("", "launches", "kernels", "code", "registers", "needs CUDA", "memory")]
+    sizes = _files(bundle)
+    for name, target in compiled_targets(bundle.manifest["targets"]).items():
+        kernels = target["kernels"].values()
+        most = max(kernel["registers"] or 0 for kernel in kernels)
+        rows.append(
+            (
+                name,
+                str(len(bundle.tables[name]["decode"].launches)),
+                str(len(kernels)),
+                bytes_text(sum(sizes[kernel["file"]] for kernel in kernels)),
+                f"to {most}" if most else "-",
+                cuda_version(target["min_driver"]),
+                bytes_text(target["minimum_device_bytes"]),
+            )
+        )
+    return ["GPU targets: launches of a decode step, and what a host needs", *columns(rows, right=range(1, 7))]
+
+
 def _largest_lines(bundle: Bundle) -> list[str]:
     shared = shared_buffers(bundle.manifest)
     tensors = sorted(
@@ -117,5 +143,9 @@ def _largest_lines(bundle: Bundle) -> list[str]:
 
 def _file_lines(bundle: Bundle) -> list[str]:
     files = _files(bundle)
-    rows = [(path, bytes_text(size)) for path, size in files.items()]
+    shown: dict[str, int] = {}
+    for path, size in files.items():  # of the many kernels only their folder
+        folder = f"{path.rpartition('/')[0]}/" if path.startswith("kernels/") else path
+        shown[folder] = shown.get(folder, 0) + size
+    rows = [(path, bytes_text(size)) for path, size in shown.items()]
     return [f"Files: {bytes_text(sum(files.values()))}", *columns(rows, right={1})]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ def job_name(spec: KernelSpec, target: Target) -> str:
 def prepare() -> None:
     """Makes a fresh process a compiler whose result depends on nothing but its input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the work
+    warnings.filterwarnings("ignore", category=EncodingWarning)  # Triton opens files and names no encoding
     os.environ.clear()  # dozens of variables change what Triton, LLVM and ptxas do
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # else the cubin holds paths of this machine
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # each spec decides; the default is another in the next Triton

@@ -127,7 +127,7 @@ class PairTimes:
             copy = pair % walk.copies
             for kernel, grid, args in (
                 (candidate["gemm"], candidate["gemm_grid"], ("x", f"q {copy}", f"scale {copy}", "y", Scalar("R"))),
-                (candidate["reader"], candidate["reader_grid"], ("y", "x", Scalar("R"))),
+                (candidate["reader"], candidate["reader_grid"], ("y", "read", Scalar("R"))),
             ):
                 x, y, z = grid
                 after = (len(launches) - 1,) if launches else ()

@@ -110,6 +110,25 @@ def test_the_tile_whose_kernels_take_least_is_chosen(kit: Path, stub: Stub, tmp_
             assert measured["microseconds"]["9"] > 4_000
 
 
+def test_a_time_is_that_of_one_pair_in_microseconds(
+    kit: Path, stub: Stub, stub_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Steady(Driver):
+        """Every graph takes 1.5 ms."""
+
+        def call(self, name: str, *arguments: Any) -> Any:
+            result = super().call(name, *arguments)
+            return 1.5 if name == "cuEventElapsedTime" else result
+
+    monkeypatch.setattr(tune, "Driver", partial(Steady, str(stub_library)))
+    code, printed, _ = run(kit, tmp_path / "tuning.json", "--format", "json")
+    assert code == 0
+    for one in json.loads(printed)["weights"].values():
+        assert one["chosen"]["microseconds"] == {"1": 250.0, "9": 250.0}  # of six pairs
+    written = json.loads((tmp_path / "tuning.json").read_text(encoding="utf-8"))
+    assert {tile["microseconds"] for tile in written["tiles"]["sm_89"].values()} == {250.0}
+
+
 def test_a_graph_walks_over_all_copies_and_reads_each_time_what_was_written(kit: Path, stub: Stub, tmp_path: Path):
     """Arguments as the kernels get them: x, q, scale, y, R of the linear; x, y, R of its reader."""
     seen: list[tuple[str, tuple[int, ...], list[int]]] = []
@@ -150,17 +169,24 @@ def test_a_graph_walks_over_all_copies_and_reads_each_time_what_was_written(kit:
 def test_the_kernels_compute_what_a_model_would_from_this_memory(kit: Path, stub: Stub, stub_library: Path):
     """The last pair, against the reference's dequantization and NumPy: nothing is mistaken for something else."""
     target = open_kit(kit).document["targets"][L4]
-    shape, weight = min(target["weights"].items(), key=lambda item: item[1]["k"] * item[1]["n"])
-    weight["candidates"] = weight["candidates"][-1:]
-    (candidate,) = weight["candidates"]
+    _, shape, index = max(
+        (one["planes"], shape, index)
+        for shape, weight in target["weights"].items()
+        for index, one in enumerate(weight["candidates"])
+    )
+    weight = target["weights"][shape]
+    candidate = weight["candidates"][index]
+    assert candidate["planes"] > 1
+    weight["candidates"] = [candidate]
     interpreter = Interpreter(kit, target)  # type: ignore[arg-type]
     driver = Driver(str(stub_library))
     host = read_host(driver)
     kernels = load_kernels(driver, kit, target["kernels"])
     stub.set_hook(interpreter)
-    times = PairTimes(driver, host, kernels, {shape: weight}, [9])
+    times = PairTimes(driver, host, kernels, {shape: weight}, [1, 9])
     times.measure(shape, weight)
     assert not stub.raised
+    assert stub.intact()
     walk, base = times.walks[shape], times._base
     k, n = (int(size) for size in shape.split("x"))
 
