@@ -18,7 +18,7 @@ def _tools() -> Path:
 def compile_trivial(folder: Path, *architectures: int) -> Path:
     """tests/trivial_kernels.py for these architectures, in `folder`. Another process, because Triton is interpreted
     in this one."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("TRITON_", "PYTHONWARN"))}
     environment |= {"TRITON_CACHE_DIR": str(folder / "cache"), "TRITON_DISABLE_LINE_INFO": "1"}
     script = Path(__file__).with_name("trivial_kernels.py")
     subprocess.run([sys.executable, str(script), str(folder), *map(str, architectures)], env=environment, check=True)

@@ -87,10 +87,11 @@ def _compare_buckets(tracer: Tracer, settings: Settings, failures: list[str]) ->
         alone |= tracer.decode(decoders[0], [slot], steps, graph)
     for bucket in decoders:
         rows = list(range(bucket["rows"]))[::-1]
-        for slots in [rows, rows[:-1]] if len(rows) > 1 else [rows]:
+        found: dict[int, tuple[str, str]] = {}
+        for slots in [rows[:-1], rows] if len(rows) > 1 else [rows]:
             found = tracer.decode(bucket, slots, steps, graph)
             failures += _differences(f"{bucket['name']}, {len(slots)} rows", {s: alone[s] for s in slots}, found)
-        lines.append({"bucket": bucket["name"], "what": f"{steps} steps", "logits": found[rows[0]][1][:16]})
+        lines.append({"bucket": bucket["name"], "what": f"{steps} steps", "logits": found[0][1][:16]})
     length = min(settings.prompt, min(bucket["context"] for bucket in prefills) - 2)
     tokens = random_tokens(tracer.bundle, length, seed=0)
     digests = {bucket["name"]: tracer.prompt(bucket, tokens) for bucket in prefills}

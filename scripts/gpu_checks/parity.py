@@ -64,7 +64,11 @@ class Inspector:
             return
         (run, before), self._open = self._open, None
         rows = self._bucket["rows"]
-        wanted, lines = self._recompute[self._bucket["program"]].run(run, before, rows, self._live, ROWS)
+        try:
+            wanted, lines = self._recompute[self._bucket["program"]].run(run, before, rows, self._live, ROWS)
+        except (IndexError, OverflowError, ValueError) as error:  # positions or tokens that no right kernel leaves
+            self.failures.append(f"{self._bucket['name']}: what {run.functions} is given makes no sense: {error}")
+            return
         for name in run.writes:
             got = self._download(name)
             if name in run.updates:  # but for the scratch slot, which is the last line

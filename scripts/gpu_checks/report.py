@@ -7,6 +7,8 @@ from pathlib import Path
 
 from .outcome import Line, Outcome, Settings
 
+SHOWN = 20  # failures of a piece in check.md
+
 
 @dataclass
 class Checked:
@@ -69,8 +71,10 @@ def _section(one: Checked) -> list[str]:
     lines = ["", f"## {one.path.name}", "", f"bundle_id {one.bundle_id}"]
     for name, outcome in one.outcomes.items():
         lines += ["", f"### {name}: {outcome.status}", "", outcome.summary]
-        for failure in outcome.failures:
+        for failure in outcome.failures[:SHOWN]:
             lines += ["", *(f"    {line}" for line in failure.splitlines())]
+        if len(outcome.failures) > SHOWN:
+            lines += ["", f"and {len(outcome.failures) - SHOWN} more, in check.json"]
         for title, table in outcome.tables.items():
             if table:
                 lines += ["", f"{title}:", "", *_table(table)]

@@ -159,10 +159,10 @@ def test_what_does_not_fit_is_refused_with_the_buckets_that_would():
         choose(targets, 89, NEW, 4999)
     assert caught.value.exit_code == 6
     assert str(caught.value).splitlines()[:2] == [
-        "cuda:sm_89 needs 5000 bytes of device memory, this GPU (sm_89) has 4999",
+        "cuda:sm_89 needs 5,000 bytes of device memory, this GPU (sm_89) has 4,999",
         "  would fit: decode-b1-c64, prefill-t1-c64, decode-b4-c64",
     ]
-    with pytest.raises(FitError, match="weights, state and io alone take 4000") as caught:
+    with pytest.raises(FitError, match="weights, state and io alone take 4,000") as caught:
         choose(targets, 89, NEW, 4099)
     assert "would fit" not in str(caught.value)
 

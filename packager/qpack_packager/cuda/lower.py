@@ -93,6 +93,7 @@ def _tiled(target: Target, tuning: Tuning) -> Emit:
 
     def linear_int4(to: Launches, index: int) -> int:
         lines, width = to.shape(operands(to.program.code[index])["scale"])
-        return decode.linear_int4(to, index, choose(device, tuning, lines * GROUP, width), target.sm)
+        tile = choose(device, tuning, lines * GROUP, width, to.program.activation)
+        return decode.linear_int4(to, index, tile, target.sm)
 
     return linear_int4

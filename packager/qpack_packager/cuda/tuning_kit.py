@@ -83,7 +83,7 @@ def lower_candidates(
             continue
         columns = {name: program.buffers[o[name]].extent(1)[1] for name in ("x", "y")}
         weight: Weight = {"k": columns["x"], "n": columns["y"], "candidates": []}
-        for tile in measured_tiles(target, tuning, lines * GROUP, width):
+        for tile in measured_tiles(target, tuning, lines * GROUP, width, program.activation):
             pair = launch_pair(program, shared, index, tile, target.sm)
             weight["candidates"].append(_candidate(tile, pair))
             specs |= pair.specs
@@ -91,12 +91,13 @@ def lower_candidates(
     return choices, dict(sorted(specs.items()))
 
 
-def measured_tiles(target: Target, tuning: Tuning, k: int, n: int) -> Iterator[Tile]:
+def measured_tiles(target: Target, tuning: Tuning, k: int, n: int, activation: str) -> Iterator[Tile]:
     """Tiles of padded codes [k, n]: the cheapest, the model's choice in front; last the tuned one, unless it is among
     them."""
     device = typical(f"sm_{target.sm}")
-    ranked = sorted(candidates(k, n), key=lambda tile: (cost(device, k, n, tile), tile.planes, -tile.columns))
-    yield from dict.fromkeys([*ranked[:CHEAPEST], choose(device, tuning, k, n)])
+    possible = candidates(k, n, activation)
+    ranked = sorted(possible, key=lambda tile: (cost(device, k, n, tile), tile.planes, -tile.columns))
+    yield from dict.fromkeys([*ranked[:CHEAPEST], choose(device, tuning, k, n, activation)])
 
 
 def launch_pair(program: Program, shared: Mapping[str, Buffer], index: int, tile: Tile, sm: int) -> Launches:
