@@ -30,10 +30,12 @@ def floor_of(activation: str, *, hidden: bool) -> float:
     return max(FLOOR[activation], ULP[activation] if hidden and activation != "float32" else 0.0)
 
 
-def compare(got: np.ndarray, wanted: np.ndarray, dtype: str, floor: float) -> Difference:
-    """The worst of two arrays of the same shape. Entries of the same bits agree, whatever they are: memory that neither
-    wrote may hold anything. Any other NaN, and any other integer, is infinitely far away."""
+def compare(got: np.ndarray, wanted: np.ndarray, dtype: str, floor: float, *, garbage: bool = False) -> Difference:
+    """The worst of two arrays of the same shape. Another integer, and any NaN or infinity, is infinitely far away; but
+    with `garbage` entries of the same bits agree whatever they are: state that neither wrote may hold anything."""
     same = _bits(got) == _bits(wanted)
+    if dtype in ULP and not garbage:
+        same &= np.isfinite(wanted)
     if same.all():
         return Difference(0.0, 0.0, ())
     if dtype not in ULP:

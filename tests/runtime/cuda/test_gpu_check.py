@@ -260,15 +260,18 @@ def test_two_units_in_the_last_place_are_allowed_and_three_are_not(dtype: str, s
         assert (compare(got, wanted, dtype, 0.0).share <= 1) == good
 
 
-def test_nothing_but_equal_bits_excuses_a_nan():
+def test_a_nan_is_wrong_unless_it_lay_there_before():
     compare = script("compare").compare
     wanted = np.array([[1.0, np.nan], [2.0, 3.0]], np.float32)
-    assert compare(wanted.copy(), wanted, "float32", 0.0).share == 0
+    assert compare(wanted.copy(), wanted, "float32", 1.0, garbage=True).share == 0
+    found = compare(wanted.copy(), wanted, "float32", 1.0)
+    assert (found.share, found.place) == (np.inf, (0, 1))
     got = wanted.copy()
     got[1, 0] = np.nan
-    found = compare(got, wanted, "float32", 1.0)
+    found = compare(got, wanted, "float32", 1.0, garbage=True)
     assert (found.share, found.place) == (np.inf, (1, 0))
-    assert compare(wanted, np.where(np.isnan(wanted), np.float32(0), wanted), "float32", 1.0).share == np.inf
+    written = np.where(np.isnan(wanted), np.float32(0), wanted)
+    assert compare(wanted, written, "float32", 1.0, garbage=True).share == np.inf
 
 
 def test_integers_are_equal_or_wrong():

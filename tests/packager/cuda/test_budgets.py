@@ -1,0 +1,98 @@
+"""What the compiled code of published models must keep, on five architectures: no spills, few instructions a weight."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from packager.commands.headers import write_headers
+from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.cuda.compile import compile_all
+from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.lower import LoweredTarget
+from qpack_packager.cuda.sass import MachineCode, read_machine_code
+from qpack_packager.cuda.spec import KernelSpec
+from qpack_packager.cuda.targets import Target
+from qpack_packager.prepare import prepare
+from qpack_packager.progress import Progress
+from qpack_packager.serving import Options
+
+FIVE = (80, 86, 89, 90, 120)
+ALL = (87, 100, 103, 110, 121)
+BUDGET = {86: 3.0, 89: 3.0, 90: 3.0}  # instructions per weight at batch <= 8
+GEMM = "linear_int4.linear_int4_decode"
+ROWS = 8  # of a program of the decode product
+
+
+def lowered(tmp_path: Path, family: str, targets: tuple[int, ...], dtype: str) -> tuple[LoweredTarget, ...]:
+    names = tuple(f"cuda:sm_{sm}" for sm in targets)
+    model = write_headers(tmp_path / family, family)
+    plans = prepare(ModelText(model), Options(targets=names, dtype=dtype)).targets
+    return tuple(plan for plan in plans if plan.target.format == "cubin")
+
+
+def compiled(plans: tuple[LoweredTarget, ...]) -> Mapping[Target, Mapping[str, CompiledKernel]]:
+    """Through the user's cache. Spills are refused there."""
+    return compile_all({plan.target: plan.specs.values() for plan in plans}, Progress("plain"))
+
+
+def products(
+    plans: tuple[LoweredTarget, ...], made: Mapping[Target, Mapping[str, CompiledKernel]]
+) -> Iterator[tuple[KernelSpec, int, MachineCode]]:
+    for plan in plans:
+        for name, spec in plan.specs.items():
+            if spec.function == GEMM:
+                yield spec, plan.target.sm, read_machine_code(made[plan.target][name].image)
+
+
+@pytest.fixture(scope="module")
+def qwen3_5(tmp_path_factory: pytest.TempPathFactory):
+    """Every kernel of Qwen3.5-0.8B, decode and prefill, on five architectures."""
+    plans = lowered(tmp_path_factory.mktemp("budgets"), "qwen3_5", FIVE, "bfloat16")
+    return plans, compiled(plans)
+
+
+def test_no_kernel_of_a_published_model_spills_on_any_of_five_architectures(qwen3_5):
+    _, made = qwen3_5
+    assert set(made) == {Target(sm) for sm in FIVE}
+    for kernels in made.values():
+        assert len(kernels) > 30
+        assert all(kernel.spills == 0 for kernel in kernels.values())
+
+
+def test_a_weight_costs_at_most_three_instructions_in_the_loop_of_the_decode_product(qwen3_5):
+    seen = set()
+    for spec, sm, code in products(*qwen3_5):
+        if code.loop is None:  # one group a plane: nothing to repeat
+            continue
+        per_weight = code.loop.instructions_per_weight(ROWS)
+        if sm in BUDGET:
+            assert per_weight is not None, spec
+            assert per_weight <= BUDGET[sm], (spec, sm)
+            seen.add(sm)
+    assert seen == set(BUDGET)
+
+
+def test_the_decode_product_runs_on_tensor_cores_and_loads_128_bits_at_a_time(qwen3_5):
+    for spec, sm, code in products(*qwen3_5):
+        assert code.tensor > 0, (spec, sm)
+        assert code.loads.get(128, 0) >= 8, (spec, sm)  # the words of a group
+
+
+def test_the_kernels_of_a_target_take_less_than_two_megabytes(qwen3_5):
+    _, made = qwen3_5
+    assert all(sum(len(kernel.image) for kernel in kernels.values()) < 2 << 20 for kernels in made.values())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_5"])
+def test_every_family_compiles_without_spills_for_every_target(family: str, dtype: str, tmp_path: Path):
+    plans = lowered(tmp_path, family, (*FIVE, *ALL), dtype)
+    made = compiled(plans)
+    assert all(kernel.spills == 0 for kernels in made.values() for kernel in kernels.values())
+    for spec, sm, code in products(plans, made):
+        if sm in BUDGET and code.loop and dtype != "float32":
+            per_weight = code.loop.instructions_per_weight(ROWS)
+            assert per_weight is not None
+            assert per_weight <= BUDGET[sm], (spec, sm)
