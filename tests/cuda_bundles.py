@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 from bundles import build_bundle
 from cubins import assemble, empty_ptx
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.toolchain import assembler
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
-from qpack_packager.cuda.toolchain import assembler
 from qpack_packager.serving import Options
 from qpack_schemas.cubin import read_cubin
 

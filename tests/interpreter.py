@@ -1,9 +1,10 @@
 """Triton's interpreter, repaired: kernels compute on the CPU what they would compute on a GPU.
 
 Triton 3.9's interpreter truncates float32 to bfloat16, maps some NaNs to infinities, multiplies and adds the bit
-patterns of bfloat16 numbers, and takes an integer for one. Its matrix product is numpy's, whose order of summation follows the shape and the place of
-a row, so that nothing could be said about rows that must not see each other. `install` mends both, makes the
-interpreter some three times faster, and checks itself, so that another Triton fails loudly.
+patterns of bfloat16 numbers, and takes an integer for one. Its matrix product is numpy's, whose order of summation
+follows the shape and the place of a row, so that nothing could be said about rows that must not see each other.
+`install` mends all that, makes the interpreter some three times faster, and checks itself, so that another Triton fails
+loudly.
 
 TRITON_INTERPRET must be 1 before a kernel module is imported; tests/conftest.py sees to that.
 """

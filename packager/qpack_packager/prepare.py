@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.checkpoint.tokenizer_facts import TokenizerFacts, read_tokenizer
-from qpack_packager.cuda.lower import LoweredTarget, lower_targets
+from qpack_packager.cuda.lowering.lower import LoweredTarget, lower_targets
 from qpack_packager.lowering.lower import Lowered, lower
 from qpack_packager.serving import Options, Serving, plan_serving
 

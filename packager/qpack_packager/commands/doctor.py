@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from qpack_packager.commands.typeset import columns, wrapped
-from qpack_packager.cuda.lower import LoweredTarget, lower_target, shared_of
-from qpack_packager.cuda.refusals import STATIC, Refusal, refusals
+from qpack_packager.cuda.lowering.lower import LoweredTarget, lower_target, shared_of
+from qpack_packager.cuda.lowering.refusals import STATIC, Refusal, refusals
+from qpack_packager.cuda.lowering.tiles import Tuning
 from qpack_packager.cuda.targets import COMMON, Target
-from qpack_packager.cuda.tiles import Tuning
 from qpack_packager.prepare import Prepared
 from qpack_schemas.program import Kind
 

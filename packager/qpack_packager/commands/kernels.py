@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qpack_packager.commands.roofline import Traffic, decode_traffic
 from qpack_packager.commands.typeset import columns
-from qpack_packager.cuda.sass import MachineCode, read_machine_code
+from qpack_packager.cuda.compiler.sass import MachineCode, read_machine_code
 from qpack_packager.devices import DEVICES
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_rules import shared_buffers

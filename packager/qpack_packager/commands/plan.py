@@ -10,10 +10,10 @@ from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
 from qpack_packager.commands.roofline import Traffic, decode_traffic
 from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
 from qpack_packager.commands.typeset import bytes_text, columns, percent, wrapped
-from qpack_packager.cuda.lower import lower_target, shared_of
-from qpack_packager.cuda.refusals import refusals
+from qpack_packager.cuda.lowering.lower import lower_target, shared_of
+from qpack_packager.cuda.lowering.refusals import refusals
+from qpack_packager.cuda.lowering.tiles import Tuning
 from qpack_packager.cuda.targets import COMMON, Target
-from qpack_packager.cuda.tiles import Tuning
 from qpack_packager.describe import describe_model
 from qpack_packager.devices import DEVICES, Device
 from qpack_packager.prepare import Prepared

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qpack_packager.bundle_writer import BundleWriter
-from qpack_packager.cuda.compile import compile_all
-from qpack_packager.cuda.compiled import CompiledKernel
-from qpack_packager.cuda.lower import LoweredTarget
+from qpack_packager.cuda.compiler.compile import compile_all
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.toolchain import compilers
+from qpack_packager.cuda.lowering.lower import LoweredTarget
 from qpack_packager.cuda.spec import KernelSpec
-from qpack_packager.cuda.toolchain import compilers
 from qpack_packager.progress import Progress
 from qpack_schemas.launch_table import kernel_folder, table_path
 from qpack_schemas.manifest import Bucket, FileEntry, Kernel, Memory, Target

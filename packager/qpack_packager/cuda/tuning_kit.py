@@ -9,14 +9,14 @@ from pathlib import Path
 
 from qpack_packager.bundle_writer import refuse_existing, writing
 from qpack_packager.checkpoint.model_text import ModelText
-from qpack_packager.cuda import both, decode
-from qpack_packager.cuda.launches import Launches, operands
-from qpack_packager.cuda.lower import LoweredTarget, shared_of
+from qpack_packager.cuda.compiler.toolchain import compilers
+from qpack_packager.cuda.lowering import both, decode
+from qpack_packager.cuda.lowering.launches import Launches, operands
+from qpack_packager.cuda.lowering.lower import LoweredTarget, shared_of
+from qpack_packager.cuda.lowering.tiles import Tile, Tuning, candidates, choose, cost
 from qpack_packager.cuda.package import add_kernels
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
-from qpack_packager.cuda.tiles import Tile, Tuning, candidates, choose, cost
-from qpack_packager.cuda.toolchain import compilers
 from qpack_packager.devices import typical
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress

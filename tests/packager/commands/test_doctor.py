@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from bundles import ASSETS
 from checkpoints import random_checkpoint
 from qpack_packager.cli import main
-from qpack_packager.cuda.refusals import STATIC
+from qpack_packager.cuda.lowering.refusals import STATIC
 from qpack_schemas.instructions import INSTRUCTIONS
 
 

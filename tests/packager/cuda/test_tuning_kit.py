@@ -14,9 +14,9 @@ from checkpoints import random_checkpoint
 from packager.commands.headers import write_headers
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.cli import main
-from qpack_packager.cuda.lower import lower_target, shared_of
+from qpack_packager.cuda.lowering.lower import lower_target, shared_of
+from qpack_packager.cuda.lowering.tiles import Tile, Tuning, candidates, choose, cost, to_json
 from qpack_packager.cuda.targets import Target
-from qpack_packager.cuda.tiles import Tile, Tuning, candidates, choose, cost, to_json
 from qpack_packager.cuda.tuning_kit import CHEAPEST, lower_candidates, make_kit, measured_tiles
 from qpack_packager.devices import typical
 from qpack_packager.prepare import Prepared, prepare

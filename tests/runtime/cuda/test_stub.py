@@ -17,7 +17,7 @@ import pytest
 from cubins import cuobjdump
 from cuda_bundles import stand_in
 from cuda_client import DriverStatus, KernelParams, NodeParams, Stub, build_stub, bytes_at, fnv, launch, pointers
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bundles import ASSETS
 from cuda_client import Stub
 from cuda_hook import Interpreter
-from qpack_packager.cuda.tiles import Tile, Tuning
+from qpack_packager.cuda.lowering.tiles import Tile, Tuning
 from qpack_packager.serving import Options
 from qpack_runtime.cli import main
 from qpack_runtime.cuda import pair_times, tune

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qpack_packager.cuda.toolchain import tool
+from qpack_packager.cuda.compiler.toolchain import tool
 
 LANES = 32  # of a warp
 WARPGROUP = 4  # warps that issue one HGMMA together

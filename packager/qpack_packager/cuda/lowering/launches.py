@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from qpack_packager.cuda.signatures import arguments
+from qpack_packager.cuda.lowering.signatures import arguments
 from qpack_packager.cuda.spec import Constant, KernelSpec
 from qpack_packager.planner import plan
 from qpack_schemas.launch_rules import TRITON_TYPES

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qpack_packager.cuda import both, decode, prefill
-from qpack_packager.cuda.launches import Launches, operands
-from qpack_packager.cuda.refusals import check_graphable
-from qpack_packager.cuda.sampling import sample
+from qpack_packager.cuda.lowering import both, decode, prefill
+from qpack_packager.cuda.lowering.launches import Launches, operands
+from qpack_packager.cuda.lowering.refusals import check_graphable
+from qpack_packager.cuda.lowering.sampling import sample
+from qpack_packager.cuda.lowering.tiles import Tuning, choose
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target, forward_path, parse_targets
-from qpack_packager.cuda.tiles import Tuning, choose
 from qpack_packager.devices import typical
 from qpack_packager.lowering.lower import Lowered
 from qpack_packager.quantize.marlin import GROUP

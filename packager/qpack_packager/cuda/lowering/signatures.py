@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-KERNELS = Path(__file__).with_name("kernels")
+KERNELS = Path(__file__).parents[1] / "kernels"
 
 
 @cache

@@ -9,12 +9,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
-from qpack_packager.cuda.cache import KernelCache, default_folder, digest_sources, key
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.cache import KernelCache, default_folder, digest_sources, key
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.toolchain import compilers
+from qpack_packager.cuda.compiler.worker import LOG, compile_kernel, job_name, prepare
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
-from qpack_packager.cuda.toolchain import compilers
-from qpack_packager.cuda.worker import LOG, compile_kernel, job_name, prepare
 from qpack_packager.progress import Progress
 from qpack_schemas.errors import UnsupportedError
 

@@ -5,10 +5,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from qpack_packager.cuda.sass import Loop, _parse, read_machine_code
+from qpack_packager.cuda.compiler.sass import Loop, _parse, read_machine_code
+from qpack_packager.cuda.compiler.worker import compile_kernel, prepare
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
-from qpack_packager.cuda.worker import compile_kernel, prepare
 
 LISTING = """
 kernel_1234abcd:

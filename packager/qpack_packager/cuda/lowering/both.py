@@ -1,6 +1,6 @@
 """Launches that decode and prefill programs share. Each function emits one instruction and says how many it covered."""
 
-from qpack_packager.cuda.launches import ROWS, Launches, block, operands
+from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
 from qpack_schemas.launch_table import Scalar
 from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, TOP_LOGPROBS_LIMIT  # noqa: F401
 

@@ -1,6 +1,6 @@
 """The launches of `sample`: one pass over the logits in chunks, then what is left of them becomes a token."""
 
-from qpack_packager.cuda.launches import Launches, block, operands
+from qpack_packager.cuda.lowering.launches import Launches, block, operands
 from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, TOP_LOGPROBS_LIMIT
 
 CANDIDATES = 1024  # of all chunks together, about; and at least FEWEST of each

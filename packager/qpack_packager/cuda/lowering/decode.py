@@ -3,8 +3,8 @@
 Each function emits the launches from instruction `index` on and says how many instructions they covered.
 """
 
-from qpack_packager.cuda.launches import ROWS, Launches, block, operands
-from qpack_packager.cuda.tiles import Tile
+from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
+from qpack_packager.cuda.lowering.tiles import Tile
 
 SPLIT = 128  # keys of one program of attention_split
 VALUE_COLUMNS = 32  # of the recurrent state in one program: fills a GPU at batch 1

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qpack_packager.cuda.lowering.tiles import MOST_PLANES, TILES, Tile, Tuning, candidates, choose, cost, to_json
 from qpack_packager.cuda.targets import ARCHITECTURES
-from qpack_packager.cuda.tiles import MOST_PLANES, TILES, Tile, Tuning, candidates, choose, cost, to_json
 from qpack_packager.devices import DEVICES, typical
 from qpack_schemas.errors import InputError
 
@@ -46,7 +46,8 @@ def test_no_choice_is_priced_below_what_the_bandwidth_allows(architecture: str, 
 def test_a_small_weight_is_split_more_than_a_large_one():
     """A weight with fewer columns than the GPU has room for fills it by its planes."""
     h200 = typical("sm_90")
-    assert choose(h200, Tuning(), 3072, 1024, "bfloat16").planes > choose(h200, Tuning(), 4096, 24576, "bfloat16").planes
+    small, large = (choose(h200, Tuning(), *shape, "bfloat16") for shape in ((3072, 1024), (4096, 24576)))
+    assert small.planes > large.planes
 
 
 def test_every_architecture_that_is_compiled_for_has_one_typical_device():
@@ -71,7 +72,8 @@ def test_a_measured_tile_overrules_the_model(tmp_path: Path):
     file.write_text(to_json({"sm_89": {"1024x4096": Tile(64, 2)}}), encoding="utf-8")
     tuning = Tuning.read(file)
     assert choose(typical("sm_89"), tuning, 1024, 4096, "bfloat16") == Tile(64, 2)
-    assert choose(typical("sm_90"), tuning, 1024, 4096, "bfloat16") == choose(typical("sm_90"), Tuning(), 1024, 4096, "bfloat16")
+    h200, shape = typical("sm_90"), (1024, 4096)
+    assert choose(h200, tuning, *shape, "bfloat16") == choose(h200, Tuning(), *shape, "bfloat16")
 
 
 def test_a_measured_tile_that_the_weight_cannot_have_is_refused():

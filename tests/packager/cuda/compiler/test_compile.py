@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from qpack_packager.cuda import compile as compiling
-from qpack_packager.cuda import toolchain
-from qpack_packager.cuda.cache import KernelCache
-from qpack_packager.cuda.compile import compile_all
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler import compile as compiling
+from qpack_packager.cuda.compiler import toolchain
+from qpack_packager.cuda.compiler.cache import KernelCache
+from qpack_packager.cuda.compiler.compile import compile_all
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.toolchain import compilers
+from qpack_packager.cuda.compiler.worker import compile_kernel, prepare
 from qpack_packager.cuda.spec import Constant, KernelSpec
 from qpack_packager.cuda.targets import ARCHITECTURES, Target
-from qpack_packager.cuda.toolchain import compilers
-from qpack_packager.cuda.worker import compile_kernel, prepare
 from qpack_packager.progress import Progress
 from qpack_schemas.errors import UnsupportedError, UsageError
 
@@ -104,7 +104,7 @@ def test_the_bytes_depend_on_no_process_directory_hash_seed_or_variable(cache: P
     code = """
 import hashlib, sys
 from pathlib import Path
-from qpack_packager.cuda.compile import compile_all
+from qpack_packager.cuda.compiler.compile import compile_all
 from qpack_packager.progress import Progress
 from packager.cuda import test_compile as t
 if __name__ == "__main__":
@@ -114,8 +114,8 @@ if __name__ == "__main__":
             print(target.name, name, hashlib.sha256(kernel.image).hexdigest())
 """
     (tmp_path / "script.py").write_text(code, encoding="utf-8")
-    tests = Path(__file__).parents[2]
-    room = Path(compiling.__file__).parents[2]
+    tests = Path(__file__).parents[3]
+    room = Path(compiling.__file__).parents[3]
     hostile = {
         "PYTHONHASHSEED": "4711",
         "PYTHONPATH": os.pathsep.join(map(str, (tests, room, room.parent / "schemas"))),
@@ -316,7 +316,7 @@ def test_what_is_kept_needs_no_compiler_and_what_is_damaged_is_compiled_again(
 
 
 def test_compiling_imports_triton_in_no_process_but_its_own():
-    code = "import sys, qpack_packager.cuda.compile; sys.exit('triton' in sys.modules)"
+    code = "import sys, qpack_packager.cuda.compiler.compile; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.toolchain import assembler, resources
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
-from qpack_packager.cuda.toolchain import assembler, resources
 from qpack_schemas.errors import UnsupportedError
 
 LOG = "log"  # in the folder of a job: what the compiler says on stdout and stderr

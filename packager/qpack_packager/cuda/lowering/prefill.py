@@ -3,7 +3,7 @@
 Each function emits the launches from instruction `index` on and says how many instructions they covered.
 """
 
-from qpack_packager.cuda.launches import ROWS, Launches, block, operands
+from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
 
 TILE_ROWS, TILE_COLUMNS = 32, 128  # of a program of an int4 linear
 ELEMENTS = 1024  # channels of a program of a convolution

@@ -7,10 +7,10 @@ import pytest
 
 from packager.commands.headers import write_headers
 from qpack_packager.checkpoint.model_text import ModelText
-from qpack_packager.cuda.compile import compile_all
-from qpack_packager.cuda.compiled import CompiledKernel
-from qpack_packager.cuda.lower import LoweredTarget
-from qpack_packager.cuda.sass import MachineCode, read_machine_code
+from qpack_packager.cuda.compiler.compile import compile_all
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.sass import MachineCode, read_machine_code
+from qpack_packager.cuda.lowering.lower import LoweredTarget
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
 from qpack_packager.prepare import prepare

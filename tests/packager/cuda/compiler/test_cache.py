@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpack_packager.cuda.cache import KernelCache, default_folder, digest_sources, key
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler.cache import KernelCache, default_folder, digest_sources, key
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
 from qpack_schemas.errors import UsageError

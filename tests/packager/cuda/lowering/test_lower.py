@@ -10,14 +10,14 @@ from bundles import ASSETS
 from checkpoints import random_checkpoint
 from packager.commands.headers import write_headers
 from qpack_packager.checkpoint.model_text import ModelText
-from qpack_packager.cuda.lower import LoweredTarget, shared_of
+from qpack_packager.cuda.lowering.lower import LoweredTarget, shared_of
 from qpack_packager.cuda.targets import COMMON
 from qpack_packager.prepare import Prepared, prepare
 from qpack_packager.serving import Options
 from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.launch_rules import check_table
 from qpack_schemas.manifest import Kernel
-from qpack_schemas.program import KINDS
+from qpack_schemas.program import KINDS, Kind
 
 FAMILIES = ("qwen2", "qwen3", "qwen3_5")
 PUBLISHED_LAYERS = {"qwen2": 24, "qwen3": 28, "qwen3_5": 24}  # Qwen2.5-0.5B, Qwen3-0.6B, Qwen3.5-0.8B
@@ -100,7 +100,7 @@ def test_targets_are_followed_by_the_ptx_that_newer_gpus_can_run(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_work_buffer_that_outlives_its_launch_is_the_programs_or_scratch(kind: str):
+def test_a_work_buffer_that_outlives_its_launch_is_the_programs_or_scratch(kind: Kind):
     plan = prepared(ASSETS / "tiny-qwen3_5")
     program, table = plan.lowered.programs[kind], plan.targets[0].tables[kind]
     own = {name for name, buffer in program.buffers.items() if buffer.arena == "work"}

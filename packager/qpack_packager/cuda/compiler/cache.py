@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qpack_packager.check.replace_file import replace_file
-from qpack_packager.cuda import worker
-from qpack_packager.cuda.compiled import CompiledKernel
+from qpack_packager.cuda.compiler import worker
+from qpack_packager.cuda.compiler.compiled import CompiledKernel
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
 from qpack_schemas.errors import UsageError
