@@ -86,9 +86,8 @@ class Inspector:
         )
         self.compared += 1
         key = program.kind, run.ops, run.functions, buffer.dtype
-        line = {"program": key[0], "instructions": key[1], "kernels": key[2], "dtype": key[3]}
-        line |= {"compared": 0, "relative error": 0.0, "of what is allowed": 0.0}
-        line = self.lines.setdefault(key, line)
+        begun = dict(zip(("program", "instructions", "kernels", "dtype"), key, strict=True))
+        line = self.lines.setdefault(key, {**begun, "compared": 0, "relative error": 0.0, "of what is allowed": 0.0})
         line["compared"] += 1
         line["relative error"] = max(line["relative error"], found.relative)
         line["of what is allowed"] = max(line["of what is allowed"], found.share)

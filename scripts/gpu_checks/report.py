@@ -1,9 +1,11 @@
 """check.json for machines, check.md for people: the same, the second with what matters on top."""
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .outcome import Line, Outcome, Settings
 
@@ -46,7 +48,7 @@ class Report:
             for one in self.bundles
         ]
         document = {"gpu": self.gpu, "problem": self.problem, "settings": asdict(self.settings), "bundles": bundles}
-        return json.dumps(document, indent=2, ensure_ascii=True, default=float) + "\n"
+        return json.dumps(_plain(document), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
     def as_markdown(self) -> str:
         return "\n".join([*self._summary(), *(line for one in self.bundles for line in _section(one))]) + "\n"
@@ -90,6 +92,17 @@ def _table(table: list[Line]) -> list[str]:
 def _cell(value: object) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: no infinity and no NaN, whose names stand for them, and Python's numbers."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):  # numpy's float64 too
+        return float(value) if math.isfinite(value) else str(float(value))
+    return value
 
 
 def _replace(path: Path, text: str) -> None:

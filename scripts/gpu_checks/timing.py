@@ -13,11 +13,12 @@ import numpy as np
 
 from qpack_runtime.cuda.executor import CudaExecutor
 from qpack_runtime.engine import Engine
+from qpack_runtime.sampling_options import SamplingOptions
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.manifest import Bucket
 
 from .outcome import Line, Outcome, Settings
-from .steps import GREEDY, Launch, buckets_of, decode, fill
+from .steps import Launch, buckets_of, decode, fill
 from .traffic import copy_bandwidth, decode_traffic
 
 WARM_UP = 20  # steps of each way
@@ -25,7 +26,8 @@ WARM_UP = 20  # steps of each way
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of each step: on the device, from event to event, and on the host, from launch to outputs."""
+    """Milliseconds of each step: on the device, from event to event, what it waits for the host included; and on the
+    host, from launch to outputs."""
 
     device: np.ndarray
     host: np.ndarray
@@ -82,8 +84,9 @@ class Stopwatch:
         graph, eager = (Times(taken[:, way, 0], taken[:, way, 1]) for way in range(2))
         return graph, eager
 
-    def tokens_per_second(self, bucket: Bucket, steps: int) -> float:
-        """As the engine decodes: a step is launched before the one before is read. Ends at the bucket's context."""
+    def back_to_back(self, bucket: Bucket, steps: int) -> tuple[float, int]:
+        """Seconds of a step as the engine decodes, which launches one before it reads the one before; and how many
+        positions a sequence held halfway. Ends at the bucket's context."""
         steps = min(steps, bucket["context"] - 1)
         self.rewind(bucket["context"] - 1 - steps)
         executor, pending = self._executor, None
@@ -96,7 +99,7 @@ class Stopwatch:
             pending = following
         if pending is not None:
             executor.read(pending)
-        return bucket["rows"] * steps / (time.perf_counter() - begin)
+        return (time.perf_counter() - begin) / steps, bucket["context"] - steps // 2
 
 
 def time_steps(path: Path, settings: Settings) -> Outcome:
@@ -106,21 +109,21 @@ def time_steps(path: Path, settings: Settings) -> Outcome:
     fill(executor, "state", 0)  # finite, whatever position is read
     engine, slots = Engine(executor, bundle.manifest), bundle.manifest["slots"]
     for slot in range(slots):
-        engine.admit(slot, GREEDY)
+        engine.admit(slot, SamplingOptions())
     bandwidth = copy_bandwidth(*executor.queue)
     watch, jitter, speeds, shares = Stopwatch(executor, slots), list[Line](), list[Line](), list[float]()
     gc.disable()
     for bucket in buckets_of(bundle, "decode"):
         graph, eager = watch.interleaved(bucket, settings.steps)
-        moved = decode_traffic(bundle, bucket["rows"], bucket["context"]).total
-        speed = watch.tokens_per_second(bucket, settings.steps)
-        shares.append(moved / (graph.device.mean() / 1000 * bandwidth))
+        seconds, positions = watch.back_to_back(bucket, settings.steps)
+        moved = decode_traffic(bundle, bucket["rows"], positions).total
+        shares.append(moved / (seconds * bandwidth))
         jitter += [
             {"bucket": bucket["name"], "way": way, **times.line()}
             for way, times in (("graph", graph), ("eager", eager))
         ]
         speeds.append({
-            "bucket": bucket["name"], "tokens/s": speed, "MB moved": moved / 1e6,
+            "bucket": bucket["name"], "tokens/s": bucket["rows"] / seconds, "MB moved": moved / 1e6,
             "of the bandwidth": shares[-1], "eager std / graph std": _ratio(eager.device, graph.device),
             "on the host": _ratio(eager.host, graph.host),
         })  # fmt: skip

@@ -106,7 +106,7 @@ import hashlib, sys
 from pathlib import Path
 from qpack_packager.cuda.compiler.compile import compile_all
 from qpack_packager.progress import Progress
-from packager.cuda import test_compile as t
+from packager.cuda.compiler import test_compile as t
 if __name__ == "__main__":
     wanted = {t.AMPERE: t.ALL, t.Target(120): t.ALL, t.Target(120, "ptx"): t.ALL}
     for target, kernels in compile_all(wanted, Progress("json"), cache=Path("kept"), package=t.SAMPLES).items():
