@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qpack_schemas.targets import cuda_version
+
 from .outcome import Line, Outcome, Settings
 
 SHOWN = 20  # failures of a piece in check.md
@@ -61,7 +63,7 @@ class Report:
         counts = {status: sum(o.status == status for _, _, o in pieces) for status in ("passed", "failed", "left out")}
         verdict = f"**{counts['failed']} of {len(pieces)} checks failed**" if self.failed else "**Nothing failed**"
         rest = f"{counts['passed']} passed and {counts['left out']} were left out, on {self.gpu['name']}"
-        lines += [f"{verdict}: {rest} (sm_{self.gpu['sm']}), driver {self.gpu['driver']}.", ""]
+        lines += [f"{verdict}: {rest} (sm_{self.gpu['sm']}), driver for CUDA {cuda_version(self.gpu['driver'])}.", ""]
         lines += ["| bundle | piece | | seconds | |", "|---|---|---|---|---|"]
         for one, name, outcome in pieces:
             cells = one.path.name, name, outcome.status, f"{outcome.seconds:.1f}", outcome.summary

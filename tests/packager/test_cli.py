@@ -102,9 +102,9 @@ def test_an_output_below_a_file_is_refused_before_any_work(tmp_path: Path):
 
 
 def test_a_target_that_is_not_supported_is_said_to_be_so(tmp_path: Path):
-    result = qpack("build", TINY_QWEN3, "-o", tmp_path / "bundle", "--target", "cpu", "--target", "cuda:sm_75")
+    result = qpack("build", TINY_QWEN3, "-o", tmp_path / "bundle", "--target", "cpu", "--target", "cuda:sm_70")
     message = refused(result, 4)
-    assert "cuda:sm_75" in message
+    assert "cuda:sm_70" in message
     assert "cuda:sm_89" in message  # among those that are
     assert not (tmp_path / "bundle").exists()
 
@@ -165,7 +165,7 @@ def test_a_bundle_of_another_version_is_told_from_a_damaged_one(command: str, da
     [
         (["plan", "absent"], 1),
         (["plan", str(TINY_QWEN3), "--context", "4096"], 2),
-        (["build", str(TINY_QWEN3), "-o", "bundle", "--target", "cuda:sm_75"], 4),
+        (["build", str(TINY_QWEN3), "-o", "bundle", "--target", "cuda:sm_70"], 4),
         (["validate", "empty"], 5),
         (["inspect", "empty"], 5),
         (["diff", "empty", "empty"], 5),

@@ -35,12 +35,18 @@ class Architecture:
         11.0 to `wgmma` or `tcgen05`, which no other architecture has."""
         return self.sm < 90 or self.sm >= 120
 
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether Triton multiplies on them. For 7.5 it makes multiply-adds: seven times as many instructions."""
+        return self.sm >= 80
+
 
 # Triton brings two assemblers. That of CUDA 12.9 is taken wherever it can be, since its cubins load with any driver of
 # CUDA 12 that knows the GPU; 11.0 came with CUDA 13.
 ARCHITECTURES = {
     architecture.sm: architecture
     for architecture in (
+        Architecture(75, 64 * KB, 12000, 80),
         Architecture(80, 163 * KB, 12000, 80),
         Architecture(86, 99 * KB, 12000, 80),
         Architecture(87, 163 * KB, 12000, 80),
@@ -116,5 +122,5 @@ def _architectures(name: str) -> tuple[int, ...]:
         return (int(parsed[1]),)
     known = ", ".join(f"cuda:sm_{sm}" for sm in ARCHITECTURES)
     floor = min(ARCHITECTURES)
-    old = f"; tensor cores multiply bfloat16 from sm_{floor} up" if parsed and int(parsed[1]) < floor else ""
+    old = f"; Triton compiles for sm_{floor} and newer" if parsed and int(parsed[1]) < floor else ""
     raise UnsupportedError(f"--target {name} is not supported{old}", remedy=f"use one of cuda, {known}")

@@ -16,7 +16,7 @@ from qpack_packager.cuda.lowering.lower import LoweredTarget, shared_of
 from qpack_packager.cuda.lowering.tiles import Tile, Tuning, candidates, choose, cost
 from qpack_packager.cuda.package import add_kernels
 from qpack_packager.cuda.spec import KernelSpec
-from qpack_packager.cuda.targets import Target
+from qpack_packager.cuda.targets import Architecture, Target
 from qpack_packager.devices import typical
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
@@ -84,7 +84,7 @@ def lower_candidates(
         columns = {name: program.buffers[o[name]].extent(1)[1] for name in ("x", "y")}
         weight: Weight = {"k": columns["x"], "n": columns["y"], "candidates": []}
         for tile in measured_tiles(target, tuning, lines * GROUP, width, program.activation):
-            pair = launch_pair(program, shared, index, tile, target.sm)
+            pair = launch_pair(program, shared, index, tile, target.architecture)
             weight["candidates"].append(_candidate(tile, pair))
             specs |= pair.specs
         choices[shape] = weight
@@ -100,7 +100,9 @@ def measured_tiles(target: Target, tuning: Tuning, k: int, n: int, activation: s
     yield from dict.fromkeys([*ranked[:CHEAPEST], choose(device, tuning, k, n, activation)])
 
 
-def launch_pair(program: Program, shared: Mapping[str, Buffer], index: int, tile: Tile, sm: int) -> Launches:
+def launch_pair(
+    program: Program, shared: Mapping[str, Buffer], index: int, tile: Tile, architecture: Architecture
+) -> Launches:
     """Instruction `index`, a linear_int4, as a build launches it with this tile, and silu_mul over all that it wrote.
     The bias is the reader's, so the pair goes without."""
     o = operands(program.code[index])
@@ -110,8 +112,8 @@ def launch_pair(program: Program, shared: Mapping[str, Buffer], index: int, tile
         Instruction("silu_mul", {"x": o["y"]}, {"y": READ}),
     )
     buffers = {o["x"]: program.buffers[o["x"]], o["y"]: program.buffers[o["y"]], READ: read}
-    to = Launches(Program("decode", program.activation, buffers, code), shared)
-    decode.linear_int4(to, 0, tile, sm)
+    to = Launches(Program("decode", program.activation, buffers, code), shared, architecture)
+    decode.linear_int4(to, 0, tile)
     both.silu_mul(to, 1)
     return to
 

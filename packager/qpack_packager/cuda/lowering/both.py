@@ -29,7 +29,8 @@ def linear(to: Launches, index: int) -> int:
     one = to.rows(o["x"]) == 1
     given = {
         "x": o["x"], "weight": o["weight"], "bias": o.get("bias"), "y": o["y"],
-        "R": Scalar(1) if one else ROWS, "K": width, "N": lines, "TILE": DENSE_TILE, "BLOCK_K": DENSE_STEP, "MMA": True,
+        "R": Scalar(1) if one else ROWS, "K": width, "N": lines, "TILE": DENSE_TILE, "BLOCK_K": DENSE_STEP,
+        "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
     to.launch("linear.linear", (index, index), (-(-lines // DENSE_TILE), 1 if one else "R/8", 1), given, warps=2)
     return 1

@@ -28,16 +28,19 @@ def begin(to: Launches, index: int) -> int:
     return 3
 
 
-def linear_int4(to: Launches, index: int, tile: Tile, sm: int) -> int:
+def linear_int4(to: Launches, index: int, tile: Tile) -> int:
     o = operands(to.program.code[index])
     padded = to.shape(o["q"])[1] // 2
     to.hold(o["y"], tile.planes, o.get("bias"))
     given = {
         "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": ROWS, "K": to.shape(o["x"])[1],
-        "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns, "MMA": True,
+        "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns,
+        "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
     grid = (padded // tile.columns, tile.planes, "R/8")
-    to.launch("linear_int4.linear_int4_decode", (index, index), grid, given, warps=_tile_warps(tile, sm))
+    to.launch(
+        "linear_int4.linear_int4_decode", (index, index), grid, given, warps=_tile_warps(tile, to.architecture.sm)
+    )
     return 1
 
 

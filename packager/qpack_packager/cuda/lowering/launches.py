@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from qpack_packager.cuda.lowering.signatures import arguments
 from qpack_packager.cuda.spec import Constant, KernelSpec
+from qpack_packager.cuda.targets import Architecture
 from qpack_packager.planner import plan
 from qpack_schemas.launch_rules import TRITON_TYPES
 from qpack_schemas.launch_table import SCRATCH_MARK, Argument, Grid, Launch, LaunchTable, Scalar, TargetBuffer
@@ -24,8 +25,8 @@ class Held:
 class Launches:
     """The launches so far. Work buffers come to be when they are first named; the program's own are held as it says."""
 
-    def __init__(self, program: Program, shared: Mapping[str, Buffer]):
-        self.program = program
+    def __init__(self, program: Program, shared: Mapping[str, Buffer], architecture: Architecture):
+        self.program, self.architecture = program, architecture
         self.buffers = {**shared, **program.buffers}
         self.work: dict[str, TargetBuffer] = {}
         self.launches: list[Launch] = []

@@ -78,7 +78,7 @@ def lower_target(
     specs: dict[str, KernelSpec] = {}
     for kind, program in programs.items():
         check_graphable(program, shared, target.name)
-        launches = Launches(program, shared)
+        launches = Launches(program, shared, target.architecture)
         emitters = {**BOTH, **(PREFILL if kind == "prefill" else {**DECODE, "linear_int4": _tiled(target, tuning)})}
         index = 0
         while index < len(program.code):
@@ -94,6 +94,6 @@ def _tiled(target: Target, tuning: Tuning) -> Emit:
     def linear_int4(to: Launches, index: int) -> int:
         lines, width = to.shape(operands(to.program.code[index])["scale"])
         tile = choose(device, tuning, lines * GROUP, width, to.program.activation)
-        return decode.linear_int4(to, index, tile, target.sm)
+        return decode.linear_int4(to, index, tile)
 
     return linear_int4

@@ -45,7 +45,8 @@ def linear_int4(to: Launches, index: int) -> int:
     columns = TILE_COLUMNS if padded % TILE_COLUMNS == 0 else 64
     given = {
         "x": o["x"], "q": o["q"], "scale": o["scale"], "bias": o.get("bias"), "y": o["y"], "R": ROWS,
-        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": TILE_ROWS, "TILE_N": columns, "MMA": True,
+        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": TILE_ROWS, "TILE_N": columns,
+        "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
     grid = (padded // columns, f"R/{TILE_ROWS}", 1)
     to.launch("linear_int4.linear_int4_prefill", (index, index), grid, given, warps=columns // 64)
@@ -58,7 +59,7 @@ def attention(to: Launches, index: int) -> int:
     _, heads, dim = to.shape(o["q"])
     lines, groups, _ = to.shape(o["k"])
     context, gate = int(instruction.attrs["context"]), o.get("gate")
-    rows, step, warps, stages = _attention_tile(dim, to.program.activation)
+    rows, step, warps, stages = _attention_tile(dim, to)
     given = {
         "q": o["q"], "k": o["k"], "v": o["v"], "slots": o["slots"], "positions": o["positions"], "gate": gate,
         "y": o["y"], "R": ROWS, "A": heads, "G": groups, "D": dim, "CONTEXT": context,
@@ -70,9 +71,11 @@ def attention(to: Launches, index: int) -> int:
     return 1
 
 
-def _attention_tile(dim: int, dtype: str) -> tuple[int, int, int, int]:
-    """Queries of a program, keys that it takes at once, warps, stages: what fits the registers on every target."""
-    if dtype == "float32":
+def _attention_tile(dim: int, to: Launches) -> tuple[int, int, int, int]:
+    """Queries of a program, keys that it takes at once, warps, stages: what fits the registers."""
+    if not to.architecture.tensor_cores:
+        return (16, 16, 8, 1) if dim == 256 else (16, 32, 4, 2)
+    if to.program.activation == "float32":
         return {256: (16, 16, 8, 1), 128: (16, 32, 8, 1)}.get(dim, (16, 64, 4, 2))
     return (32, 32, 8 if dim == 256 else 4, 2)
 

@@ -30,9 +30,10 @@ def sample(to: Launches, index: int) -> int:
     given, grid = {**tables, "CHUNK": CHUNK_IDS}, (rows, chunks, 1)
     to.launch("sample.sample_chunks", (index, index), grid, given, warps=16, stages=1, fp_fusion=False)
     outputs = ("slot_token", "slot_position", "ids", "status", "logprobs", "top_ids", "top_logprobs")
+    warps = 8 if to.architecture.tensor_cores else 16  # what spills nowhere
     first = to.scratch(o["ids"], "first", "int64", rows, RANKED)
     given = {
         **tables, **{name: o[name] for name in outputs}, "first": first, "NCP": block(chunks), "K": RANKED,
     }  # fmt: skip
-    to.launch("sample_merge.sample_merge", (index, index), (rows, 1, 1), given, warps=8, stages=1, fp_fusion=False)
+    to.launch("sample_merge.sample_merge", (index, index), (rows, 1, 1), given, warps=warps, stages=1, fp_fusion=False)
     return 1

@@ -18,7 +18,7 @@ from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
 
 FIVE = (80, 86, 89, 90, 120)
-ALL = (87, 100, 103, 110, 121)
+OTHERS = (75, 87, 100, 103, 110, 121)
 BUDGET = {86: 3.0, 89: 3.0, 90: 3.0}  # instructions per weight at batch <= 8
 GEMM = "linear_int4.linear_int4_decode"
 ROWS = 8  # of a program of the decode product
@@ -88,7 +88,7 @@ def test_the_kernels_of_a_target_take_less_than_two_megabytes(qwen3_5):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_5"])
 def test_every_family_compiles_without_spills_for_every_target(family: str, dtype: str, tmp_path: Path):
-    plans = lowered(tmp_path, family, (*FIVE, *ALL), dtype)
+    plans = lowered(tmp_path, family, (*FIVE, *OTHERS), dtype)
     made = compiled(plans)
     assert all(kernel.spills == 0 for kernels in made.values() for kernel in kernels.values())
     for spec, sm, code in products(plans, made):
