@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+
 from gpu_checks.alone import AloneError, alone
 from gpu_checks.boots import check_capture, time_boots
 from gpu_checks.determinism import check_determinism
@@ -20,7 +21,6 @@ from gpu_checks.report import Checked, Report
 from gpu_checks.sanitizer import run_sanitizer
 from gpu_checks.timing import time_steps
 from gpu_checks.tokens import check_tokens
-
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import QpackError
 from qpack_schemas.report import errors_reported

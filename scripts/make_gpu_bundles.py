@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-from random_models import RANDOM_MODELS, write_model
 
 from qpack_packager.build import build
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
 from qpack_schemas.report import errors_reported
+from random_models import RANDOM_MODELS, write_model
 
 ASSETS = Path(__file__).parents[1] / "tests" / "assets"
 TINY = ("tiny-qwen3", "tiny-qwen3_5")

@@ -6,70 +6,18 @@ from typing import Literal
 
 import click
 
+from qpack_packager.cli_flags import (
+    BUNDLE,
+    FORMAT,
+    KERNEL_CACHE,
+    LEGACY,
+    MODEL,
+    model_options,
+    model_text,
+    serving_options,
+)
 from qpack_schemas.errors import UnsupportedError, UsageError
 from qpack_schemas.report import errors_reported
-
-FORMAT = click.option(
-    "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
-BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
-LEGACY = ["gb18030", "cp950", "cp932", "euc_jp", "cp949"]
-MODEL = click.argument("model", type=click.Path(path_type=Path))
-KERNEL_CACHE = click.option(
-    "--kernel-cache",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="QPACK_KERNEL_CACHE",
-    help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
-)
-
-
-class Numbers(click.ParamType):
-    """`1,2,4` -> (1, 2, 4)."""
-
-    name = "N,N,..."
-
-    def convert(self, value, param, ctx):
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(number) for number in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
-
-
-def _apply_recipe(context: click.Context, option: click.Parameter, path: Path | None) -> None:
-    """What the recipe says becomes the default of the flags, so that flags win."""
-    if path is not None:
-        with errors_reported(extra="packager"):
-            from qpack_packager.recipe import read_recipe
-
-            context.default_map = read_recipe(path)
-
-
-def _model_options(command):
-    """The flags that decide how a checkpoint is read and what its bundle can serve; the same for `build` and `plan`."""
-    for option in (
-        click.option("--legacy-encoding", multiple=True, type=click.Choice(LEGACY),
-                     help="Usual at your site; settles what the bytes leave open."),
-        click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
-        click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
-                     show_default=True, help="Of activations, KV cache and convolution state."),
-        click.option("--tuning", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-                     help="Tiles measured on a device by `qpack-runtime tune`."),
-        click.option("--target", multiple=True, default=["cpu"], show_default=True,
-                     help="Machines the bundle must run on: cpu, cuda:sm_89 and the like; cuda: common GPUs."),
-        click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
-        click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True,
-                     help="Rows of a prompt chunk."),
-        click.option("--context", type=Numbers(), default=(),
-                     help="Positions.  [default: 512,2048, at most the model's]"),
-        click.option("--batch", type=Numbers(), default="1,2,4,8", show_default=True, help="Rows of a decode step."),
-    ):  # fmt: skip
-        command = option(command)
-    return click.option(
-        "--recipe", type=click.Path(path_type=Path, exists=True, dir_okay=False), is_eager=True, expose_value=False,
-        callback=_apply_recipe, help="YAML file that says what the flags say; flags win.",
-    )(command)  # fmt: skip
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,7 +32,7 @@ def main() -> None:
 @click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
 @click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
 @KERNEL_CACHE
-@_model_options
+@model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
 def build(
@@ -104,7 +52,7 @@ def build(
         from qpack_packager.progress import Progress
 
         bundle_id = build_bundle(
-            _text(model, flags), output, _options(flags), Progress(progress), kernel_cache=kernel_cache
+            model_text(model, flags), output, serving_options(flags), Progress(progress), kernel_cache=kernel_cache
         )
         if output_format == "json":
             click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
@@ -114,25 +62,11 @@ def build(
             click.echo(summary(output))
 
 
-def _options(flags):
-    from qpack_packager.serving import Options
-
-    names = ("batch", "context", "prefill", "slots", "dtype", "target", "tuning")
-    return Options(*(flags[name] for name in names))
-
-
-def _text(model: Path, flags):
-    from qpack_packager.checkpoint.model_text import ModelText
-    from qpack_packager.declared_encodings import DeclaredEncodings
-
-    return ModelText(model, DeclaredEncodings.parse(flags["encoding"]), flags["legacy_encoding"])
-
-
 @main.command("tuning-kit")
 @MODEL
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the kit is to be.")
 @KERNEL_CACHE
-@_model_options
+@model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 @FORMAT
 def tuning_kit(
@@ -143,7 +77,7 @@ def tuning_kit(
     output_format: str,
     **flags,
 ) -> None:
-    """Makes a kit of kernels that `qpack-runtime tune` measures on a device.
+    """Makes the kernels that `qpack-runtime tune` measures.
 
     Several tiles for each int4 weight shape of MODEL and each --target. What is measured goes into a tuning file, which
     `build --tuning` chooses tiles by. Reads no weights."""
@@ -152,13 +86,15 @@ def tuning_kit(
         from qpack_packager.cuda.tuning_kit import make_kit
         from qpack_packager.progress import Progress
 
-        kit = make_kit(_text(model, flags), output, _options(flags), Progress(progress), kernel_cache=kernel_cache)
+        kit = make_kit(
+            model_text(model, flags), output, serving_options(flags), Progress(progress), kernel_cache=kernel_cache
+        )
         click.echo(report(output, kit, output_format))
 
 
 @main.command()
 @MODEL
-@_model_options
+@model_options
 @FORMAT
 def plan(model: Path, output_format: str, **flags) -> None:
     """Shows what `build` would make of MODEL.
@@ -168,12 +104,12 @@ def plan(model: Path, output_format: str, **flags) -> None:
         from qpack_packager.commands.plan import report
         from qpack_packager.prepare import prepare
 
-        click.echo(report(prepare(_text(model, flags), _options(flags)), output_format))
+        click.echo(report(prepare(model_text(model, flags), serving_options(flags)), output_format))
 
 
 @main.command()
 @MODEL
-@_model_options
+@model_options
 @FORMAT
 @click.pass_context
 def doctor(command: click.Context, model: Path, output_format: str, **flags) -> None:
@@ -184,7 +120,7 @@ def doctor(command: click.Context, model: Path, output_format: str, **flags) -> 
         from qpack_packager.commands.doctor import report
         from qpack_packager.prepare import prepare
 
-        shown, graphable = report(prepare(_text(model, flags), _options(flags)), output_format)
+        shown, graphable = report(prepare(model_text(model, flags), serving_options(flags)), output_format)
         click.echo(shown)
         command.exit(0 if graphable else UnsupportedError.exit_code)
 

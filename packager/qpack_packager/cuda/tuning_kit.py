@@ -83,7 +83,7 @@ def lower_candidates(
             continue
         columns = {name: program.buffers[o[name]].extent(1)[1] for name in ("x", "y")}
         weight: Weight = {"k": columns["x"], "n": columns["y"], "candidates": []}
-        for tile in measured_tiles(target, tuning, lines * GROUP, width, program.activation):
+        for tile in measured_tiles(target, tuning, lines * GROUP, width):
             pair = launch_pair(program, shared, index, tile, target.architecture)
             weight["candidates"].append(_candidate(tile, pair))
             specs |= pair.specs
@@ -91,13 +91,12 @@ def lower_candidates(
     return choices, dict(sorted(specs.items()))
 
 
-def measured_tiles(target: Target, tuning: Tuning, k: int, n: int, activation: str) -> Iterator[Tile]:
+def measured_tiles(target: Target, tuning: Tuning, k: int, n: int) -> Iterator[Tile]:
     """Tiles of padded codes [k, n]: the cheapest, the model's choice in front; last the tuned one, unless it is among
     them."""
     device = typical(f"sm_{target.sm}")
-    possible = candidates(k, n, activation)
-    ranked = sorted(possible, key=lambda tile: (cost(device, k, n, tile), tile.planes, -tile.columns))
-    yield from dict.fromkeys([*ranked[:CHEAPEST], choose(device, tuning, k, n, activation)])
+    ranked = sorted(candidates(k, n), key=lambda tile: (cost(device, k, n, tile), tile.planes, -tile.columns))
+    yield from dict.fromkeys([*ranked[:CHEAPEST], choose(device, tuning, k, n)])
 
 
 def launch_pair(

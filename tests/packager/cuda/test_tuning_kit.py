@@ -78,10 +78,10 @@ def test_a_build_with_a_tile_makes_the_kernel_that_the_kit_has_for_it(model: str
 def test_the_tiles_are_the_cheapest_and_the_models_choice_stands_first():
     device = typical("sm_89")
     for k, n in ((1024, 6144), (3072, 1024), (128, 192)):
-        tiles = list(measured_tiles(L4, Tuning(), k, n, "bfloat16"))
-        assert tiles[0] == choose(device, Tuning(), k, n, "bfloat16")
-        assert len(tiles) == min(CHEAPEST, len(candidates(k, n, "bfloat16")))
-        others = set(candidates(k, n, "bfloat16")) - set(tiles)
+        tiles = list(measured_tiles(L4, Tuning(), k, n))
+        assert tiles[0] == choose(device, Tuning(), k, n)
+        assert len(tiles) == min(CHEAPEST, len(candidates(k, n)))
+        others = set(candidates(k, n)) - set(tiles)
         assert max(cost(device, k, n, tile) for tile in tiles) <= min(
             (cost(device, k, n, tile) for tile in others), default=float("inf")
         )
@@ -89,8 +89,8 @@ def test_the_tiles_are_the_cheapest_and_the_models_choice_stands_first():
 
 def test_a_tile_of_the_tuning_file_is_measured_again_however_dear():
     device = typical("sm_89")
-    dearest = max(candidates(1024, 6144, "bfloat16"), key=lambda tile: cost(device, 1024, 6144, tile))
-    tiles = list(measured_tiles(L4, Tuning({"sm_89": {"1024x6144": dearest}}), 1024, 6144, "bfloat16"))
+    dearest = max(candidates(1024, 6144), key=lambda tile: cost(device, 1024, 6144, tile))
+    tiles = list(measured_tiles(L4, Tuning({"sm_89": {"1024x6144": dearest}}), 1024, 6144))
     assert len(tiles) == CHEAPEST + 1
     assert tiles[-1] == dearest
 

@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: basic, reportAssignmentType=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 """y = x @ W for weights in the Marlin int4 layout, which docs/format.md describes.
 
 The weights are the left operand, y^T = W^T x^T, so that a tensor core multiplies 16 columns of W with only 8 rows of x.
@@ -80,17 +80,20 @@ def _load_x(x, column, K: tl.constexpr):
 def _product(
     x, q, scale, R, row, first, last, K: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, MMA: tl.constexpr
 ):  # -> float32 [TILE, rows]
-    """Groups first .. last - 1 of W^T x^T, for the tile of program_id(0). Rows from R on are those of row R - 1."""
+    """Groups first .. last - 1 of W^T x^T, for the tile of program_id(0). Rows from R on are those of row R - 1.
+
+    Tensor cores multiply 16-bit numbers, on targets with MMA. Of float32 they would keep 10 bits of the fraction."""
     DTYPE: tl.constexpr = x.dtype.element_ty
+    TENSOR: tl.constexpr = MMA and tl.float32 != DTYPE
     tl.static_assert(WIDTH % TILE == 0, "a tile must not reach beyond the padded columns")
-    line = tl.arange(0, 8 if MMA else 1)
-    k = tl.arange(0, 128 if MMA else 16)
+    line = tl.arange(0, 8 if TENSOR else 1)
+    k = tl.arange(0, 128 if TENSOR else 16)
     words_at = q + line[:, None] * (2 * WIDTH) + tl.program_id(0) * (2 * TILE) + tl.arange(0, 2 * TILE)[None, :]
     x_at = x + tl.minimum(row, R - 1)[None, :] * K + k[:, None]
     scale_at = scale + tl.program_id(0) * TILE
     total = tl.zeros((TILE, row.shape[0]), tl.float32)
-    for group in tl.range(first, last, num_stages=STAGES if MMA else 1):
-        if MMA:
+    for group in tl.range(first, last, num_stages=STAGES if TENSOR else 1):
+        if TENSOR:
             words = tl.load(words_at + group * 8 * (2 * WIDTH), eviction_policy="evict_first")
             part = tl.dot(_codes(words, R, 8, TILE, DTYPE), _load_x(x_at + group * 128, group * 128 + k, K))
         else:

@@ -93,7 +93,7 @@ def _tiled(target: Target, tuning: Tuning) -> Emit:
 
     def linear_int4(to: Launches, index: int) -> int:
         lines, width = to.shape(operands(to.program.code[index])["scale"])
-        tile = choose(device, tuning, lines * GROUP, width, to.program.activation)
+        tile = choose(device, tuning, lines * GROUP, width)
         return decode.linear_int4(to, index, tile)
 
     return linear_int4

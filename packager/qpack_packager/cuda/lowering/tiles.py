@@ -18,7 +18,6 @@ from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import load_strict
 
 TILES = (64, 128, 256)  # columns of a program; one warp per 64
-FLOAT32_TILES = (64, 128)  # float32 codes take twice the registers
 MOST_PLANES = 8
 ROWS = 4  # of the step that is priced: a middling batch
 LATENCY = 0.6e-6  # s from asking memory for a group of weights to multiplying with it; two groups are in flight
@@ -71,25 +70,24 @@ class Tuning:
         )
 
 
-def candidates(k: int, n: int, activation: str) -> list[Tile]:
-    """All that may be chosen for padded codes [k, n]: whole tiles that fit the registers, and no plane without a
-    group."""
-    groups, tiles = k // GROUP, FLOAT32_TILES if activation == "float32" else TILES
+def candidates(k: int, n: int) -> list[Tile]:
+    """All that may be chosen for padded codes [k, n]: whole tiles, and no plane without a group."""
+    groups = k // GROUP
     splits = [
         planes for planes in range(1, min(MOST_PLANES, groups) + 1) if -(-groups // -(-groups // planes)) == planes
     ]
-    return [Tile(columns, planes) for columns in tiles if n % columns == 0 for planes in splits]
+    return [Tile(columns, planes) for columns in TILES if n % columns == 0 for planes in splits]
 
 
-def choose(device: Device, tuning: Tuning, k: int, n: int, activation: str) -> Tile:
+def choose(device: Device, tuning: Tuning, k: int, n: int) -> Tile:
     """The tuned tile, or the cheapest by `cost`; ties go to fewer planes. Raises InputError for a tuned tile that the
     weight can't have."""
     tuned = tuning.tiles.get(device.architecture, {}).get(f"{k}x{n}")
-    possible = candidates(k, n, activation)
+    possible = candidates(k, n)
     if tuned is None:
         return min(possible, key=lambda tile: (cost(device, k, n, tile), tile.planes, -tile.columns))
     if tuned not in possible:
-        message = f"{tuned.columns} columns and {tuned.planes} planes are no tile of a {k}x{n} weight in {activation}"
+        message = f"{tuned.columns} columns and {tuned.planes} planes are no tile of a {k}x{n} weight"
         raise InputError(message, where=f"tuning file, {device.architecture}", remedy="run `qpack-runtime tune` again")
     return tuned
 

@@ -84,6 +84,18 @@ def test_the_kernels_of_a_target_take_less_than_two_megabytes(qwen3_5):
     assert all(sum(len(kernel.image) for kernel in kernels.values()) < 2 << 20 for kernels in made.values())
 
 
+def test_float32_is_never_rounded_on_its_way_into_a_product(tmp_path: Path):
+    """TF32, which Triton takes by default, keeps 10 bits of the fraction. The interpreter can't show it."""
+    model = write_headers(tmp_path / "model", "qwen3_5")
+    plans = prepare(ModelText(model), Options(targets=("cuda:sm_89",), dtype="float32")).targets
+    (plan,) = (plan for plan in plans if plan.target.format == "ptx")
+    products = [spec for spec in plan.specs.values() if spec.function.startswith(("linear", "attention"))]
+    made = compile_all({plan.target: products}, Progress("plain"))[plan.target]
+    assert {spec.function for spec in products} >= {GEMM, "linear.linear", "attention.attention_split"}
+    for name, kernel in made.items():
+        assert b"tf32" not in kernel.image, name
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_5"])

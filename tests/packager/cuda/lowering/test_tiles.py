@@ -19,7 +19,7 @@ ARCHES = st.sampled_from(sorted({device.architecture for device in DEVICES}))
 @given(ARCHES, SHAPES)
 def test_the_choice_covers_every_column_and_every_group_once(architecture: str, shape: tuple[int, int]):
     k, n = shape
-    tile = choose(typical(architecture), Tuning(), k, n, "bfloat16")
+    tile = choose(typical(architecture), Tuning(), k, n)
     assert tile.columns in TILES
     assert n % tile.columns == 0
     groups, share = k // 128, -(-(k // 128) // tile.planes)
@@ -31,22 +31,22 @@ def test_the_choice_covers_every_column_and_every_group_once(architecture: str, 
 @given(ARCHES, SHAPES)
 def test_the_choice_is_the_cheapest_of_all_that_are_legal(architecture: str, shape: tuple[int, int]):
     device = typical(architecture)
-    best = choose(device, Tuning(), *shape, "bfloat16")
-    assert all(cost(device, *shape, best) <= cost(device, *shape, other) for other in candidates(*shape, "bfloat16"))
+    best = choose(device, Tuning(), *shape)
+    assert all(cost(device, *shape, best) <= cost(device, *shape, other) for other in candidates(*shape))
 
 
 @given(ARCHES, SHAPES)
 def test_no_choice_is_priced_below_what_the_bandwidth_allows(architecture: str, shape: tuple[int, int]):
     """int4 codes and 16-bit scales of a [K, N] weight are K * N / 2 + K / 128 * N * 2 bytes."""
     device, (k, n) = typical(architecture), shape
-    for tile in candidates(k, n, "bfloat16"):
+    for tile in candidates(k, n):
         assert cost(device, k, n, tile) > (k * n / 2 + k // 128 * n * 2) / device.bytes_per_second
 
 
 def test_a_small_weight_is_split_more_than_a_large_one():
     """A weight with fewer columns than the GPU has room for fills it by its planes."""
     h200 = typical("sm_90")
-    small, large = (choose(h200, Tuning(), *shape, "bfloat16") for shape in ((3072, 1024), (4096, 24576)))
+    small, large = (choose(h200, Tuning(), *shape) for shape in ((3072, 1024), (4096, 24576)))
     assert small.planes > large.planes
 
 
@@ -54,11 +54,6 @@ def test_every_architecture_that_is_compiled_for_has_one_typical_device():
     for sm in ARCHITECTURES:
         assert typical(f"sm_{sm}").typical
     assert {int(device.architecture.removeprefix("sm_")) for device in DEVICES} == set(ARCHITECTURES)
-
-
-@given(ARCHES, SHAPES)
-def test_float32_gets_no_tile_of_256_columns_which_would_spill(architecture: str, shape: tuple[int, int]):
-    assert choose(typical(architecture), Tuning(), *shape, "float32").columns <= 128
 
 
 def test_figures_are_those_of_the_data_sheets():
@@ -71,15 +66,15 @@ def test_a_measured_tile_overrules_the_model(tmp_path: Path):
     file = tmp_path / "tuning.json"
     file.write_text(to_json({"sm_89": {"1024x4096": Tile(64, 2)}}), encoding="utf-8")
     tuning = Tuning.read(file)
-    assert choose(typical("sm_89"), tuning, 1024, 4096, "bfloat16") == Tile(64, 2)
+    assert choose(typical("sm_89"), tuning, 1024, 4096) == Tile(64, 2)
     h200, shape = typical("sm_90"), (1024, 4096)
-    assert choose(h200, tuning, *shape, "bfloat16") == choose(h200, Tuning(), *shape, "bfloat16")
+    assert choose(h200, tuning, *shape) == choose(h200, Tuning(), *shape)
 
 
 def test_a_measured_tile_that_the_weight_cannot_have_is_refused():
     tuning = Tuning({"sm_89": {"1024x4160": Tile(256, 2)}})
     with pytest.raises(InputError, match=r"sm_89.*256 columns and 2 planes.*1024x4160"):
-        choose(typical("sm_89"), tuning, 1024, 4160, "bfloat16")
+        choose(typical("sm_89"), tuning, 1024, 4160)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""Flags that several `qpack` commands take, and what they mean together."""
+
+from pathlib import Path
+
+import click
+
+from qpack_schemas.report import errors_reported
+
+FORMAT = click.option(
+    "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+LEGACY = ["gb18030", "cp950", "cp932", "euc_jp", "cp949"]
+MODEL = click.argument("model", type=click.Path(path_type=Path))
+KERNEL_CACHE = click.option(
+    "--kernel-cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="QPACK_KERNEL_CACHE",
+    help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
+)
+
+
+class Numbers(click.ParamType):
+    """`1,2,4` -> (1, 2, 4)."""
+
+    name = "N,N,..."
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(number) for number in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
+
+
+def _apply_recipe(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+    """What the recipe says becomes the default of the flags, so that flags win."""
+    if path is not None:
+        with errors_reported(extra="packager"):
+            from qpack_packager.recipe import read_recipe
+
+            context.default_map = read_recipe(path)
+
+
+def model_options(command):
+    """The flags that decide how a checkpoint is read and what its bundle can serve; the same for `build` and `plan`."""
+    for option in (
+        click.option("--legacy-encoding", multiple=True, type=click.Choice(LEGACY),
+                     help="Usual at your site; settles what the bytes leave open."),
+        click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
+        click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
+                     show_default=True, help="Of activations, KV cache and convolution state."),
+        click.option("--tuning", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                     help="Tiles measured on a device by `qpack-runtime tune`."),
+        click.option("--target", multiple=True, default=["cpu"], show_default=True,
+                     help="Machines the bundle must run on: cpu, cuda:sm_89 and the like; cuda: common GPUs."),
+        click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
+        click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True,
+                     help="Rows of a prompt chunk."),
+        click.option("--context", type=Numbers(), default=(),
+                     help="Positions.  [default: 512,2048, at most the model's]"),
+        click.option("--batch", type=Numbers(), default="1,2,4,8", show_default=True, help="Rows of a decode step."),
+    ):  # fmt: skip
+        command = option(command)
+    return click.option(
+        "--recipe", type=click.Path(path_type=Path, exists=True, dir_okay=False), is_eager=True, expose_value=False,
+        callback=_apply_recipe, help="YAML file that says what the flags say; flags win.",
+    )(command)  # fmt: skip
+
+
+def serving_options(flags):
+    """Of the values of `model_options`, those that shape a bundle."""
+    from qpack_packager.serving import Options
+
+    names = ("batch", "context", "prefill", "slots", "dtype", "target", "tuning")
+    return Options(*(flags[name] for name in names))
+
+
+def model_text(model: Path, flags):
+    """The text files of MODEL, read as the values of `model_options` say."""
+    from qpack_packager.checkpoint.model_text import ModelText
+    from qpack_packager.declared_encodings import DeclaredEncodings
+
+    return ModelText(model, DeclaredEncodings.parse(flags["encoding"]), flags["legacy_encoding"])
