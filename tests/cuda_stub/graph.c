@@ -25,7 +25,7 @@ int stub_make_launch(Launch *launch, void *handle, const unsigned *dims, unsigne
     unsigned long threads = (unsigned long)dims[3] * dims[4] * dims[5];
     if (!threads || threads > 1024 || (f->block && threads != f->block))
         return stub_refuse(INVALID_VALUE, "%s: %lu threads, it was compiled for %u", f->name, threads, f->block);
-    if ((long)shared + f->shared > f->dynamic_limit)
+    if ((long)shared > f->dynamic_limit)
         return stub_refuse(INVALID_VALUE, "%s: %u bytes of shared memory of %d", f->name, shared, f->dynamic_limit);
     if (extra || (f->count && !params) || f->bytes > MAX_ARGUMENT_BYTES)
         return stub_refuse(INVALID_VALUE, "%s: arguments come as an array of pointers", f->name);

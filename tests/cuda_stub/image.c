@@ -121,6 +121,7 @@ static int read_cubin(Module *module, const unsigned char *image) {
             bool shared = !strncmp(name, ".nv.shared.", 11) && !strcmp(name + 11, f->name);
             if (shared) f->shared = (unsigned)sections[j].bytes;
         }
+        f->dynamic_limit = SMALL_SHARED - (int)f->shared; /* without asking, static bytes count; the asked limit is of dynamic ones alone */
         if ((long)toolkit / 10 * 1000 > settings.driver) /* a newer major release; the code of the error is a guess */
             return stub_refuse(INVALID_IMAGE, "made by CUDA %u, the driver is %ld", toolkit, settings.driver);
         stub_note("kernel %s sm_%u parameters %u block %u", f->name, architecture, f->count, f->block);

@@ -225,6 +225,21 @@ def test_a_launch_keeps_its_arguments_and_its_limits(make: Make, images: Images)
     assert seen == [7, 8]
 
 
+def test_the_kilobyte_that_the_system_takes_counts_until_a_kernel_asks_for_more(make: Make, images: Images):
+    """From 9.0 on cubins have 1 kB of static shared memory. The limit that is asked for is of dynamic memory alone."""
+    stub = make(CC=90)
+    function, stream = load(stub, images, Target(90)), stub.get("cuStreamCreate", 1)
+    reserved = stub.get("cuFuncGetAttribute", 1, function) & 0xFFFFFFFF
+    memory = stub.get("cuMemAlloc_v2", 1024)
+    for shared, status in (((48 << 10) - reserved, "SUCCESS"), ((48 << 10) - reserved + 1, "INVALID_VALUE")):
+        wanted = launch(function, (1, 1, 1), 64, stream, arguments(memory, memory), shared=shared)
+        assert stub.status("cuLaunchKernel", *wanted) == status
+    stub.call("cuFuncSetAttribute", function, 8, 50 << 10)
+    for shared, status in ((50 << 10, "SUCCESS"), ((50 << 10) + 1, "INVALID_VALUE")):
+        wanted = launch(function, (1, 1, 1), 64, stream, arguments(memory, memory), shared=shared)
+        assert stub.status("cuLaunchKernel", *wanted) == status
+
+
 def test_a_pointer_to_nowhere_and_a_failing_hook_fail_all_that_follows(make: Make, images: Images):
     for pointer, status in ((12345, "ILLEGAL_ADDRESS"), (0, "LAUNCH_FAILED")):
         stub = make()
