@@ -134,13 +134,36 @@ def test_the_runtime_decodes_with_nothing_but_its_own_install(edge: str, tiny_bu
         assert len(json.loads(ran.stdout)["output_ids"]) == 4
 
 
-def test_help_loads_neither_torch_nor_numpy_nor_transformers():
+def test_the_cuda_extra_is_small_and_brings_no_compiler():
+    """60 MB at most for all of the runtime's extras that a GPU asks for beyond those of the CPU."""
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    names = [Requirement(text).name for text in extras["cuda"]]
+    files = [file for name in names for file in distribution(name).files or []]
+    assert sum(file.size or 0 for file in files) < 60 << 20
+    assert not [file for file in files if re.search("nvrtc|nvvm|ptxas|nvcc", file.name)]
+    assert not [text for name in names for text in distribution(name).requires or []]
+
+
+def test_a_build_without_triton_is_told_the_install_it_needs(tmp_path: Path):
+    requirements = PYPROJECT["project"]["dependencies"] + PYPROJECT["project"]["optional-dependencies"]["packager"]
+    allowed = " ".join(installed(requirements) | {"qpack_packager", "qpack_schemas"})
+    command = ["build", "tests/assets/tiny-qwen3", "-o", str(tmp_path / "bundle"), "--target", "cuda:sm_89"]
+    ran = python(ONLY + QPACK, allowed, *command)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (2, False), ran.stderr
+    assert "pip install 'qpack-llm[" in ran.stderr
+    assert "kernels]'" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert python(ONLY + QPACK, allowed, "plan", "tests/assets/tiny-qwen3").returncode == 0
+    assert python(ONLY + QPACK, allowed, "doctor", "tests/assets/tiny-qwen3").returncode == 0
+
+
+def test_help_loads_neither_torch_nor_triton_nor_numpy():
     report = "import atexit; atexit.register(lambda: print('LOADED', *sorted(sys.modules)))"
     ran = python(f"import sys; {report}; {QPACK}", "--help")
     assert ran.returncode == 0, ran.stderr
     loaded = ran.stdout.rpartition("LOADED ")[2].split()
     assert "qpack_packager.cli" in loaded
-    assert not {"torch", "numpy", "transformers"} & set(loaded)
+    assert not {"torch", "numpy", "transformers", "triton"} & set(loaded)
 
 
 @pytest.mark.parametrize("command", BASE_COMMANDS)
