@@ -38,16 +38,18 @@ def linear_int4(to: Launches, index: int, tile: Tile) -> int:
         "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
     grid = (padded // tile.columns, tile.planes, "R/8")
-    to.launch(
-        "linear_int4.linear_int4_decode", (index, index), grid, given, warps=_tile_warps(tile, to.architecture.sm)
-    )
+    warps = _tile_warps(tile, to)
+    to.launch("linear_int4.linear_int4_decode", (index, index), grid, given, warps=warps)
     return 1
 
 
-def _tile_warps(tile: Tile, sm: int) -> int:
-    """One for 64 columns. From sm_90 to sm_110 four warps would make Triton use the instructions of a warpgroup, which
-    for so few rows take more registers and more barriers: two do the work of four there."""
-    return min(tile.columns // 64, 2 if 90 <= sm < 120 else 4)
+def _tile_warps(tile: Tile, to: Launches) -> int:
+    """One for 64 columns, or for 32 of float32, whose codes take twice the registers. From sm_90 to sm_110 four warps
+    would make Triton use the instructions of a warpgroup, which for so few rows take more registers and more barriers:
+    two do the work of four there."""
+    if to.program.activation == "float32":
+        return tile.columns // 32
+    return min(tile.columns // 64, 2 if 90 <= to.architecture.sm < 120 else 4)
 
 
 def attention(to: Launches, index: int) -> int:
