@@ -47,6 +47,7 @@ def target_facts(bundle: Bundle, name: str, target: Target) -> dict[str, object]
     launches = {kind: len(table.launches) for kind, table in tables.items()}
     return {
         "architecture": target["architecture"],
+        "format": target["format"],
         "compilers": target["compilers"],
         "launches": launches,
         "kernels": kernels,
@@ -102,6 +103,10 @@ def _steps(bundle: Bundle, target: Target, launches: int) -> Iterator[dict[str, 
 def _lines(name: str, facts: Mapping[str, object]) -> Iterator[str]:
     launches: Mapping[str, int] = facts["launches"]  # type: ignore[assignment]
     yield f"{name}: {launches['decode']} launches a decode step, {launches['prefill']} a prefill chunk"
+    if facts["format"] == "ptx":
+        yield f"  {len(facts['kernels'])} kernels, which the driver of a newer GPU compiles at boot"  # type: ignore[arg-type]
+        yield ""
+        return
     rows = [("kernel", "times", "regs", "spills", "shared", "mma", "widest load", "per weight")]
     for kernel in facts["kernels"]:  # type: ignore[attr-defined]
         loads = kernel.get("loads") or {}
