@@ -108,3 +108,34 @@ def test_every_family_compiles_without_spills_for_every_target(family: str, dtyp
             per_weight = code.loop.instructions_per_weight(ROWS)
             assert per_weight is not None
             assert per_weight <= BUDGET[sm], (spec, sm)
+
+
+LARGER: dict[str, tuple[str, dict[str, int]]] = {
+    "Qwen2.5-1.5B": ("qwen2", {"hidden_size": 1536, "num_attention_heads": 12, "intermediate_size": 8960}),
+    "Qwen2.5-7B": (
+        "qwen2",
+        {"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944},
+    ),
+    "Qwen3-1.7B": ("qwen3", {"hidden_size": 2048, "intermediate_size": 6144}),
+    "Qwen3-4B": ("qwen3", {"hidden_size": 2560, "num_attention_heads": 32, "intermediate_size": 9728}),
+    "Qwen3-14B": ("qwen3", {"hidden_size": 5120, "num_attention_heads": 40, "intermediate_size": 17408}),
+    "Qwen3.5-2B": ("qwen3_5", {"hidden_size": 2048, "intermediate_size": 6144}),
+    "Qwen3.5-9B": (
+        "qwen3_5",
+        {
+            "hidden_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 12288,
+            "linear_num_value_heads": 32,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("model", LARGER)
+def test_larger_models_compile_without_spills_for_the_common_targets(model: str, dtype: str, tmp_path: Path):
+    family, sizes = LARGER[model]
+    headers = write_headers(tmp_path / "model", family, num_hidden_layers=4, **sizes)
+    plans = prepare(ModelText(headers), Options(targets=("cuda",), dtype=dtype)).targets
+    made = compiled(tuple(plan for plan in plans if plan.target.format == "cubin"))
+    assert all(kernel.spills == 0 for kernels in made.values() for kernel in kernels.values())
