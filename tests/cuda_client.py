@@ -50,7 +50,7 @@ class Stub:
     settings: CC (89), MEM (bytes), DRIVER (13000), SMS, INTEGRATED and EAGER."""
 
     def __init__(self, library: Path, **settings: int):
-        self.library = ctypes.CDLL(str(library))
+        self.loaded = ctypes.CDLL(str(library))
         self.hooks: list[Any] = []  # ctypes callbacks that C may still call
         self.call("stub_reset")
         self.set_hook(None)
@@ -60,9 +60,9 @@ class Stub:
 
     def status(self, name: str, *arguments: Any) -> str:
         """Calls a function; the name of the error that it returns, "SUCCESS" if it is none."""
-        code = self.library[name](*map(_passed, arguments))
+        code = self.loaded[name](*map(_passed, arguments))
         text = ctypes.c_char_p()
-        self.library.cuGetErrorName(code, ctypes.byref(text))
+        self.loaded.cuGetErrorName(code, ctypes.byref(text))
         return (text.value or str(code).encode()).decode().removeprefix("CUDA_").removeprefix("ERROR_")
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -108,11 +108,11 @@ class Stub:
 
     def holds(self, address: int, count: int) -> bool:
         """Whether these bytes lie within one allocation on the device."""
-        return bool(self.library.stub_holds(*map(_passed, (address, count))))
+        return bool(self.loaded.stub_holds(*map(_passed, (address, count))))
 
     def intact(self) -> bool:
         """Whether nothing was written beside an allocation."""
-        return bool(self.library.stub_intact())
+        return bool(self.loaded.stub_intact())
 
 
 def launch(

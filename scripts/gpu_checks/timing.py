@@ -15,11 +15,13 @@ from qpack_runtime.cuda.executor import CudaExecutor
 from qpack_runtime.engine import Engine
 from qpack_runtime.sampling_options import SamplingOptions
 from qpack_schemas.bundle import open_bundle
+from qpack_schemas.bundle_rules import shared_buffers
 from qpack_schemas.manifest import Bucket
+from qpack_schemas.traffic import decode_traffic
 
+from .bandwidth import copy_bandwidth
 from .outcome import Line, Outcome, Settings
 from .steps import Launch, buckets_of, decode, fill
-from .traffic import copy_bandwidth, decode_traffic
 
 WARM_UP = 20  # steps of each way
 
@@ -110,13 +112,13 @@ def time_steps(path: Path, settings: Settings) -> Outcome:
     engine, slots = Engine(executor, bundle.manifest), bundle.manifest["slots"]
     for slot in range(slots):
         engine.admit(slot, SamplingOptions())
-    bandwidth = copy_bandwidth(*executor.queue)
+    bandwidth, shared = copy_bandwidth(*executor.queue), shared_buffers(bundle.manifest)
     watch, jitter, speeds, shares = Stopwatch(executor, slots), list[Line](), list[Line](), list[float]()
     gc.disable()
     for bucket in buckets_of(bundle, "decode"):
         graph, eager = watch.interleaved(bucket, settings.steps)
         seconds, positions = watch.back_to_back(bucket, settings.steps)
-        moved = decode_traffic(bundle, bucket["rows"], positions).total
+        moved = decode_traffic(bundle.programs["decode"], shared, bucket["rows"], positions).total
         shares.append(moved / (seconds * bandwidth))
         jitter += [
             {"bucket": bucket["name"], "way": way, **times.line()}

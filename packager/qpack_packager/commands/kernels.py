@@ -6,10 +6,9 @@ and the time of a step that follows from the bytes moved and the launches betwee
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
-from qpack_packager.commands.roofline import Traffic, decode_traffic
+from qpack_packager.commands.roofline import step_seconds
 from qpack_packager.commands.typeset import columns
 from qpack_packager.cuda.compiler.sass import MachineCode, read_machine_code
 from qpack_packager.devices import DEVICES
@@ -17,6 +16,7 @@ from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_rules import shared_buffers
 from qpack_schemas.errors import InputError
 from qpack_schemas.manifest import Kernel, Target, compiled_targets
+from qpack_schemas.traffic import decode_traffic
 
 TILE_ROWS = {"linear_int4.linear_int4_decode": 8}  # rows that a program multiplies a weight with
 
@@ -85,18 +85,18 @@ def _machine_code(code: MachineCode, kernel: Kernel) -> dict[str, object]:
 def _steps(bundle: Bundle, target: Target, launches: int) -> Iterator[dict[str, object]]:
     """The smallest decode step on each device of the architecture: what the bandwidth allows, and with launches."""
     shared = shared_buffers(bundle.manifest)
-    weights = {name: buffer for name, buffer in shared.items() if buffer.arena == "weights"}
     rows = min(bucket["rows"] for bucket in bundle.manifest["buckets"] if bucket["program"] == "decode")
     positions = max(1, bundle.manifest["context"] // 2)
-    traffic: Traffic = decode_traffic(bundle.programs["decode"], shared, weights, rows, positions)
+    step = decode_traffic(bundle.programs["decode"], shared, rows, positions)
     for device in DEVICES:
         if device.architecture == target["architecture"].rstrip("a"):
             yield {
                 "device": device.name,
-                **{key: value for key, value in asdict(traffic).items() if key in ("rows", "positions")},
-                "bytes": traffic.total,
-                "roofline_us": round(1e6 * traffic.rows / traffic.tokens_per_second(device), 1),
-                "predicted_us": round(1e6 * traffic.rows / traffic.tokens_per_second(device, launches), 1),
+                "rows": rows,
+                "positions": positions,
+                "bytes": step.total,
+                "roofline_us": round(1e6 * step_seconds(step, device), 1),
+                "predicted_us": round(1e6 * step_seconds(step, device, launches), 1),
             }
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from qpack_packager.bundle_writer import plan_weights
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
-from qpack_packager.commands.roofline import Traffic, decode_traffic
+from qpack_packager.commands.roofline import tokens_per_second
 from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
 from qpack_packager.commands.typeset import bytes_text, columns, percent, wrapped
 from qpack_packager.cuda.lowering.lower import lower_target, shared_of
@@ -20,7 +20,7 @@ from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.marlin import GROUP
 from qpack_schemas.manifest import Memory, Quant
 from qpack_schemas.memory import account
-from qpack_schemas.program import Buffer
+from qpack_schemas.traffic import Traffic, decode_traffic
 
 NOT_GRAPHABLE = "no CUDA target can be built for this model: `qpack doctor` says why"
 
@@ -37,7 +37,7 @@ def report(prepared: Prepared, output_format: str) -> str:
     weights = [(module.form, module.shape, tensor) for module in lowered.modules for tensor in module.tensors.values()]
     vocab_size = prepared.checkpoint.config.vocab_size
     parts = memory_parts(memory, weights, vocab_size, lowered.buffers, lowered.programs.values())
-    steps, launches = _steps(prepared, tensors), _launches(prepared)
+    steps, launches = _steps(prepared), _launches(prepared)
     if output_format == "json":
         return json.dumps(_facts(prepared, files, memory, parts, steps, launches), ensure_ascii=True)
     return "\n".join(_lines(prepared, memory, parts, steps, launches))
@@ -56,12 +56,12 @@ def _notes(prepared: Prepared, launches: int | None) -> list[str]:
     return [*prepared.checkpoint.notes, *([NOT_GRAPHABLE] if launches is None else [])]
 
 
-def _steps(prepared: Prepared, tensors: Mapping[str, Buffer]) -> list[Traffic]:
+def _steps(prepared: Prepared) -> list[Traffic]:
     """The smallest and the largest decode step, every sequence halfway through the context."""
     lowered, serving = prepared.lowered, prepared.serving
     batches = [bucket["rows"] for bucket in serving.buckets if bucket["program"] == "decode"]
     return [
-        decode_traffic(lowered.programs["decode"], lowered.buffers, tensors, rows, max(1, serving.context // 2))
+        decode_traffic(lowered.programs["decode"], shared_of(lowered), rows, max(1, serving.context // 2))
         for rows in sorted({min(batches), max(batches)})
     ]
 
@@ -79,9 +79,9 @@ def _facts(
         {
             **asdict(device),
             "fits": memory["minimum_device_bytes"] <= device.memory_bytes,
-            "tokens_per_second": {str(step.rows): round(step.tokens_per_second(device), 1) for step in steps},
+            "tokens_per_second": {str(step.rows): round(tokens_per_second(step, device), 1) for step in steps},
             "expected_tokens_per_second": {
-                str(step.rows): round(step.tokens_per_second(device, launches), 1) for step in steps if launches
+                str(step.rows): round(tokens_per_second(step, device, launches), 1) for step in steps if launches
             },
         }
         for device in DEVICES
@@ -150,8 +150,8 @@ def _device_lines(memory: Memory, steps: Sequence[Traffic], launches: int | None
 
 
 def _speed(step: Traffic, device: Device, launches: int | None) -> str:
-    most = _short(step.tokens_per_second(device))
-    return f"{most} ({_short(step.tokens_per_second(device, launches))})" if launches else most
+    most = _short(tokens_per_second(step, device))
+    return f"{most} ({_short(tokens_per_second(step, device, launches))})" if launches else most
 
 
 def _short(rate: float) -> str:

@@ -15,7 +15,7 @@ from packager.commands.headers import write_headers
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.cli import main
 from qpack_packager.cuda.lowering.lower import lower_target, shared_of
-from qpack_packager.cuda.lowering.tiles import Tile, Tuning, candidates, choose, cost, to_json
+from qpack_packager.cuda.lowering.tiles import Tile, Tuning, candidates, choose, cost
 from qpack_packager.cuda.targets import Target
 from qpack_packager.cuda.tuning_kit import CHEAPEST, lower_candidates, make_kit, measured_tiles
 from qpack_packager.devices import typical
@@ -139,7 +139,7 @@ def test_a_kit_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: p
 
 def test_the_command_takes_the_flags_of_a_build_and_tells_what_is_next(tmp_path: Path):
     tuning = tmp_path / "tuning.json"
-    tuning.write_text(to_json({"sm_80": {}}), encoding="utf-8")
+    tuning.write_text(json.dumps({"tuning_version": 1, "tiles": {"sm_80": {}}}), encoding="utf-8")
     arguments = ["tuning-kit", str(ASSETS / "tiny-qwen3"), "--target", "cuda:sm_89", "--target", "cuda:sm_80"]
     arguments += ["--batch", "2", "--context", "64", "--dtype", "float16", "--tuning", str(tuning)]
     with stand_in_kernels():

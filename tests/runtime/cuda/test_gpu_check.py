@@ -201,18 +201,6 @@ def test_boots_and_times_are_reported_and_a_bundle_that_fails_stops_no_other(
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["check.json", "check.md"]
 
 
-def test_the_traffic_of_a_step_is_what_the_roofline_of_the_build_side_says(bundle: Callable[[str, str], Path]):
-    from qpack_packager.commands.roofline import decode_traffic
-    from qpack_schemas.bundle_rules import shared_buffers
-
-    chosen = open_bundle(bundle("qwen3_5", "bfloat16"))
-    shared = shared_buffers(chosen.manifest)
-    weights = {name: buffer for name, buffer in shared.items() if name in chosen.tensors}
-    wanted = decode_traffic(chosen.programs["decode"], shared, weights, 3, 20)
-    got = script("traffic").decode_traffic(chosen, 3, 20)
-    assert (got.weights, got.kv, got.recurrent) == (wanted.weights, wanted.kv, wanted.recurrent)
-
-
 def test_without_a_gpu_the_exit_code_is_4(bundle: Callable[[str, str], Path], tmp_path: Path):
     empty = {"LD_LIBRARY_PATH": str(tmp_path)}
     code, shown, document = check(None, tmp_path / "out", str(bundle("qwen3", "float32")), variables=empty)

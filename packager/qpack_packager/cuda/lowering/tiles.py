@@ -5,7 +5,6 @@ A small model of the time decides, with the figures of the architecture's typica
 device by `qpack-runtime tune`, overrules it.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,11 +89,3 @@ def choose(device: Device, tuning: Tuning, k: int, n: int) -> Tile:
         message = f"{tuned.columns} columns and {tuned.planes} planes are no tile of a {k}x{n} weight"
         raise InputError(message, where=f"tuning file, {device.architecture}", remedy="run `qpack-runtime tune` again")
     return tuned
-
-
-def to_json(tiles: Mapping[str, Mapping[str, Tile]]) -> str:
-    entries = {
-        sm: {shape: {"columns": tile.columns, "planes": tile.planes} for shape, tile in shapes.items()}
-        for sm, shapes in tiles.items()
-    }
-    return json.dumps({"tiles": entries, "tuning_version": 1}, indent=2, sort_keys=True) + "\n"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpack_packager.cuda.lowering.tiles import MOST_PLANES, TILES, Tile, Tuning, candidates, choose, cost, to_json
+from qpack_packager.cuda.lowering.tiles import MOST_PLANES, TILES, Tile, Tuning, candidates, choose, cost
 from qpack_packager.cuda.targets import ARCHITECTURES
 from qpack_packager.devices import DEVICES, typical
 from qpack_schemas.errors import InputError
@@ -64,7 +64,8 @@ def test_figures_are_those_of_the_data_sheets():
 
 def test_a_measured_tile_overrules_the_model(tmp_path: Path):
     file = tmp_path / "tuning.json"
-    file.write_text(to_json({"sm_89": {"1024x4096": Tile(64, 2)}}), encoding="utf-8")
+    tiles = {"sm_89": {"1024x4096": {"columns": 64, "planes": 2}}}
+    file.write_text(json.dumps({"tuning_version": 1, "tiles": tiles}), encoding="utf-8")
     tuning = Tuning.read(file)
     assert choose(typical("sm_89"), tuning, 1024, 4096) == Tile(64, 2)
     h200, shape = typical("sm_90"), (1024, 4096)
