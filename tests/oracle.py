@@ -9,9 +9,10 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from qpack_runtime.reference.marlin import dequantize
+from qpack_runtime.reference import int8, marlin
 from qpack_schemas.bundle import Bundle
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CLASSES = {"qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_5": "Qwen3_5"}
 
 
@@ -40,13 +41,14 @@ def bundle_tensors(bundle: Bundle) -> dict[str, np.ndarray]:
 
 
 def int4_sources(bundle: Bundle) -> dict[str, np.ndarray]:
-    """Checkpoint tensor, or half of one (`name#query`) -> float32 [N, K], as the bundle's int4 codes give it."""
+    """Checkpoint tensor of a layer, or half of one (`name#query`) -> float32 [N, K], as the bundle's int4 codes give
+    it."""
     stored, found = bundle_tensors(bundle), dict[str, np.ndarray]()
     for name, tensor in bundle.manifest["tensors"].items():
-        if tensor["form"] != "marlin_codes":
+        if tensor["form"] != "marlin_codes" or name.startswith("lm_head."):
             continue
         n, k = tensor["logical_shape"]
-        lines = dequantize(stored[name], stored[name.removesuffix(".q") + ".scale"]).T[:n, :k]
+        lines = marlin.dequantize(stored[name], stored[name.removesuffix(".q") + ".scale"]).T[:n, :k]
         first = 0
         for source in tensor["sources"]:
             count = _lines(bundle, source)
@@ -54,6 +56,30 @@ def int4_sources(bundle: Bundle) -> dict[str, np.ndarray]:
             first += count
         assert first == n
     return found
+
+
+def vocabulary(bundle: Bundle) -> tuple[np.ndarray, np.ndarray]:
+    """Embedding and head as the bundle holds them, float32 [ids, hidden]. Without a module of its own the head is the
+    embedding."""
+    stored = bundle_tensors(bundle)
+
+    def matrix(name: str) -> np.ndarray | None:
+        entry = bundle.manifest["tensors"].get(f"{name}.weight") or bundle.manifest["tensors"].get(f"{name}.q")
+        if entry is None:
+            return None
+        scale = stored.get(f"{name}.scale")
+        if entry["form"] == "dense":
+            lines = stored[f"{name}.weight"].astype(np.float32)
+        elif entry["form"] == "int8_codes":
+            lines = int8.dequantize(stored[f"{name}.q"], scale)
+        else:
+            lines = marlin.dequantize(stored[f"{name}.q"], scale).T
+        n, k = entry["logical_shape"]
+        return lines[:n, :k]
+
+    embedding, head = matrix("embed"), matrix("lm_head")
+    assert embedding is not None
+    return embedding, embedding if head is None else head
 
 
 def _lines(bundle: Bundle, source: str) -> int:
@@ -70,7 +96,7 @@ def _lines(bundle: Bundle, source: str) -> int:
 
 
 def dequantized_state(bundle: Bundle, checkpoint: Path) -> dict[str, np.ndarray]:
-    """The checkpoint's tensors with everything that is int4 in the bundle replaced by what int4 made of it."""
+    """The checkpoint's tensors with everything that is quantized in the bundle replaced by what that made of it."""
     state, made = source_tensors(checkpoint), int4_sources(bundle)
     model = bundle.manifest["model"]
     for source, lines in made.items():
@@ -81,7 +107,7 @@ def dequantized_state(bundle: Bundle, checkpoint: Path) -> dict[str, np.ndarray]
             lines = heads.reshape(state[name].shape)
         assert lines.shape == state[name].shape
         state[name] = lines
-    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    state[EMBEDDING], state[HEAD] = vocabulary(bundle)
     return {n: t for n, t in state.items() if not n.startswith(("mtp.", "model.visual."))}
 
 
@@ -92,7 +118,7 @@ def transformers_model(checkpoint: Path, state: dict[str, np.ndarray] | None = N
     family = CLASSES[config.model_type.removesuffix("_text")]
     if state is None:
         state = source_tensors(checkpoint)
-        state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+        state.setdefault(HEAD, state[EMBEDDING])
     config.tie_word_embeddings = False
     model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
     tensors = {name: torch.from_numpy(np.array(tensor, np.float32)) for name, tensor in state.items()}

@@ -23,7 +23,7 @@ from qpack_schemas.manifest import FileEntry, seal
 from qpack_schemas.program import Buffer, align
 from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, TensorFilePlan, plan_file
 
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32"}
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32", "I8": "int8"}
 
 
 class BundleWriter:

@@ -30,7 +30,6 @@ def main() -> None:
 @MODEL
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the bundle is to be.")
 @click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
-@click.option("--lm-head", type=click.Choice(["bf16"]), default="bf16", show_default=True, help="Kept as it is.")
 @KERNEL_CACHE
 @model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
@@ -39,7 +38,6 @@ def build(
     model: Path,
     output: Path,
     method: str,
-    lm_head: str,
     kernel_cache: Path | None,
     progress: Literal["auto", "plain", "json"],
     output_format: str,

@@ -51,6 +51,10 @@ def model_options(command):
         click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
         click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
                      show_default=True, help="Of activations, KV cache and convolution state."),
+        click.option("--embedding", type=click.Choice(["bf16", "int8"]), default="int8", show_default=True,
+                     help="How the embedding is stored; bf16: as in the checkpoint."),
+        click.option("--lm-head", type=click.Choice(["bf16", "int8", "int4"]), default="int8", show_default=True,
+                     help="How the head is stored; bf16: as in the checkpoint."),
         click.option("--tuning", type=click.Path(path_type=Path, exists=True, dir_okay=False),
                      help="Tiles measured on a device by `qpack-runtime tune`."),
         click.option("--target", multiple=True, default=["cpu"], show_default=True,
@@ -73,7 +77,7 @@ def serving_options(flags):
     """Of the values of `model_options`, those that shape a bundle."""
     from qpack_packager.serving import Options
 
-    names = ("batch", "context", "prefill", "slots", "dtype", "target", "tuning")
+    names = ("batch", "context", "prefill", "slots", "dtype", "target", "tuning", "lm_head", "embedding")
     return Options(*(flags[name] for name in names))
 
 

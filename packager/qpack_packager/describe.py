@@ -5,14 +5,13 @@ from dataclasses import asdict
 
 from qpack_packager.cuda.package import describe_targets
 from qpack_packager.prepare import Prepared
-from qpack_packager.quantize.marlin import GROUP
+from qpack_packager.quantize.groups import GROUP
 from qpack_packager.text_files import TextPart
 from qpack_schemas.bundle_files import sha256_of
+from qpack_schemas.bundle_rules import FORMS, vocabulary_forms
 from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Kernel, Model, Source, Tensor
 from qpack_schemas.memory import account
 from qpack_schemas.strict_json import JsonValue
-
-FORMS = {"q": "marlin_codes", "scale": "marlin_scales"}
 
 
 def describe(
@@ -39,6 +38,7 @@ def describe(
             "bits": 4,
             "group_size": GROUP,
             "scale_dtype": "bfloat16",
+            **vocabulary_forms(prepared.lowered.programs["decode"]),
             "calibration_sha256": None,
             "fallbacks": [],
             **lowered.accounting.to_manifest(),
@@ -101,11 +101,16 @@ def _source(prepared: Prepared, text: TextPart) -> Source:
 
 
 def _tensors(prepared: Prepared, places: Mapping[str, tuple[str, str]]) -> dict[str, Tensor]:
+    forms = {
+        name: FORMS.get((instruction.op, operand.name), "dense")
+        for program in prepared.lowered.programs.values()
+        for instruction in program.code
+        for operand, name in instruction.operands()
+    }
     tensors: dict[str, Tensor] = {}
     for module in prepared.lowered.modules:
         for name, buffer in module.tensors.items():
             file, digest = places[name]
-            form = FORMS[name.rpartition(".")[2]] if module.form == "marlin" else module.form
             tensors[name] = {
                 "file": file,
                 "dtype": buffer.dtype,
@@ -113,6 +118,6 @@ def _tensors(prepared: Prepared, places: Mapping[str, tuple[str, str]]) -> dict[
                 "logical_shape": list(module.shape),
                 "sha256": digest,
                 "sources": [rows.tensor + (f"#{rows.part}" if rows.part else "") for rows in module.sources],
-                "form": form,
+                "form": forms[name],
             }
     return tensors

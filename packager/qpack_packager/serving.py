@@ -1,18 +1,26 @@
-"""What a bundle will be able to serve: slots, contexts and the buckets, from the flags of `qpack build`."""
+"""What a bundle will be able to serve, from the flags of `qpack build`: slots, contexts, buckets, forms of weights."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from qpack_schemas.bundle_rules import bucket_name
 from qpack_schemas.errors import UsageError
 from qpack_schemas.manifest import Bucket
 from qpack_schemas.program import Kind
 
+HeadForm = Literal["dense", "int8", "int4"]
+EmbeddingForm = Literal["dense", "int8"]
+
 BATCHES = (1, 2, 4, 8)
 CONTEXTS = (512, 2048)
 PREFILLS = (16, 64, 256)
 LARGEST = 1 << 20  # of any number of rows, slots or positions: lines of a buffer stay within int32
 DTYPES = ("bfloat16", "float16", "float32")
+# --lm-head and --embedding -> how it is stored, as in the manifest. The defaults were measured: docs/decisions/0010.
+HEADS: Mapping[str, HeadForm] = {"bf16": "dense", "int8": "int8", "int4": "int4"}
+EMBEDDINGS: Mapping[str, EmbeddingForm] = {"bf16": "dense", "int8": "int8"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class Options:
     dtype: str = DTYPES[0]
     targets: tuple[str, ...] = ()  # "cuda", "cuda:sm_89"; every bundle runs on CPUs
     tuning: Path | None = None  # a file of `qpack-runtime tune`
+    lm_head: str = "int8"
+    embedding: str = "int8"
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class Serving:
     context: int  # positions per slot: the largest context of the buckets
     buckets: tuple[Bucket, ...]
     dtype: str  # of activations, KV cache and convolution state
+    lm_head: HeadForm  # the layers are int4 whatever this is
+    embedding: EmbeddingForm
 
     def most_rows(self, kind: Kind) -> int:
         return max(bucket["rows"] for bucket in self.buckets if bucket["program"] == kind)
@@ -65,4 +77,5 @@ def plan_serving(max_context: int, options: Options) -> Serving:
         for rows in sorted(set(sizes), reverse=True)
         for context in reversed(lengths)
     ]
-    return Serving(slots, lengths[-1], tuple(buckets), options.dtype)
+    head, embedding = HEADS[options.lm_head], EMBEDDINGS[options.embedding]
+    return Serving(slots, lengths[-1], tuple(buckets), options.dtype, head, embedding)

@@ -9,7 +9,7 @@ from qpack_schemas.manifest import Rule, TensorCounts
 
 # By canonical name (`model.language_model.` became `model.`); the first rule that matches gives the reason.
 KEPT: tuple[tuple[str, str], ...] = (
-    ("model.embed_tokens.weight", "the embedding is read by row, not multiplied"),
+    ("model.embed_tokens.weight", "the embedding stays in the checkpoint's dtype (--embedding bf16)"),
     ("lm_head.weight", "the head stays in the checkpoint's dtype (--lm-head bf16)"),
     ("*.in_proj_a.weight", "too few outputs for an int4 tile; joined with in_proj_b"),
     ("*.in_proj_b.weight", "too few outputs for an int4 tile; joined with in_proj_a"),
@@ -23,11 +23,12 @@ DROPPED: tuple[tuple[str, str], ...] = (
     ("mtp.*", "multi-token prediction layers are not used"),
     ("model.visual.*", "the vision tower is not used: text input only"),
 )
+STORED_TWICE = ("model.embed_tokens.weight", "tied: as it is for one of embedding and head, quantized for the other")
 TIED_HEAD = ("lm_head.weight", "equal to the embedding that it is tied to")
 
 
 def kept_reason(name: str) -> str | None:
-    """Why a tensor stays dense, or None if it is to be quantized."""
+    """Why a tensor of a layer stays dense, or None if it is to be quantized."""
     return next((reason for glob, reason in KEPT if fnmatchcase(name, glob)), None)
 
 
@@ -36,18 +37,20 @@ class Accounting:
     """Source tensors by fate; together they are the whole checkpoint."""
 
     quantized: frozenset[str]
-    kept: frozenset[str]
+    kept: frozenset[str]  # also what is stored both ways, by the rule STORED_TWICE
     dropped: Mapping[str, tuple[str, str]]  # name -> (glob, reason)
+    twice: frozenset[str]
 
     def to_manifest(self) -> dict[str, object]:
         """The fields `kept`, `dropped` and `tensors` of the manifest's `quant`."""
-        kept = [next(rule for rule in KEPT if fnmatchcase(name, rule[0])) for name in self.kept]
+        kept = [next(rule for rule in KEPT if fnmatchcase(name, rule[0])) for name in self.kept - self.twice]
         counts: TensorCounts = {
             "source": len(self.quantized) + len(self.kept) + len(self.dropped),
             "quantized": len(self.quantized),
             "kept": len(self.kept),
             "dropped": len(self.dropped),
         }
+        kept += [STORED_TWICE] * len(self.twice)
         return {"kept": _count(kept), "dropped": _count(self.dropped.values()), "tensors": counts}
 
 
@@ -56,17 +59,19 @@ def _count(rules: Iterable[tuple[str, str]]) -> list[Rule]:
     return [{"glob": rule[0], "reason": rule[1], "tensors": every.count(rule)} for rule in sorted(set(every))]
 
 
-def account(present: Iterable[str], used: Iterable[str], *, tied_duplicate: bool, where: str) -> Accounting:
-    """Accounts for the `present` tensors, of which the programs use `used`.
+def account(
+    present: Iterable[str], dense: Iterable[str], quantized: Iterable[str], *, tied_duplicate: bool, where: str
+) -> Accounting:
+    """Accounts for the `present` tensors, of which the programs use `dense` as they are and `quantized` rounded.
 
     Raises InputError naming the tensors that no program uses and no rule drops: a checkpoint that qpack doesn't
     understand in full must not become a bundle.
     """
-    used = set(used)
+    kept, rounded = frozenset(dense), frozenset(quantized)
     rules = (*DROPPED, TIED_HEAD) if tied_duplicate else DROPPED
     dropped: dict[str, tuple[str, str]] = {}
     unknown: list[str] = []
-    for name in sorted(set(present) - used):
+    for name in sorted(set(present) - kept - rounded):
         rule = next((rule for rule in rules if fnmatchcase(name, rule[0])), None)
         if rule is None:
             unknown.append(name)
@@ -78,5 +83,4 @@ def account(present: Iterable[str], used: Iterable[str], *, tied_duplicate: bool
             f"{len(unknown)} tensors are neither used by the model nor dropped by a rule: {shown}", where=where,
             remedy="this is not a plain checkpoint of its family; a merged or exported one may be",
         )  # fmt: skip
-    kept = frozenset(name for name in used if kept_reason(name))
-    return Accounting(frozenset(used - kept), kept, dropped)
+    return Accounting(rounded - kept, kept, dropped, twice=kept & rounded)

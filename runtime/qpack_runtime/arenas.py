@@ -1,5 +1,6 @@
 """The memory of a bundle: allocated once at boot, seen through views at the planned offsets."""
 
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ DTYPES: Mapping[str, type] = {
     "float16": np.float16,
     "int32": np.int32,
     "int16": np.int16,
+    "int8": np.int8,
 }
 
 
@@ -34,13 +36,23 @@ class Arenas:
                 f"state, io and work take {sum(sizes):,} bytes, more than this host gives",
                 remedy="build with fewer --slots or a smaller --context",
             ) from None
-        maps: dict[Path, np.ndarray] = {}
+        maps: dict[Path, mmap.mmap] = {}
         self.weights: dict[str, np.ndarray] = {}
+        self._pages: dict[str, tuple[mmap.mmap, int, int]] = {}  # where a weight begins and ends in its file
         for name, (path, span) in bundle.tensors.items():
             if path not in maps:
-                maps[path] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
-            raw = maps[path][span.begin : span.begin + span.bytes]
+                with path.open("rb") as file:
+                    maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            raw = np.frombuffer(maps[path], np.uint8, span.bytes, span.begin)
             self.weights[name] = raw.view(DTYPES[self.shared[name].dtype]).reshape(span.shape)
+            self._pages[name] = maps[path], span.begin, span.begin + span.bytes
+
+    def release(self, weight: str) -> None:
+        """Gives a weight's memory back to the system; it is read from its file again if it is asked for again."""
+        pages, begin, end = self._pages[weight]
+        begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+        if end > begin:
+            pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def view(self, name: str, buffer: Buffer, rows: int) -> np.ndarray:
         """The array at a buffer's place in a bucket of `rows` rows; work offsets are bytes per row."""

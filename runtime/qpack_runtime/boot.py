@@ -3,42 +3,38 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
 from qpack_runtime.detokenizer import TokenBytes
-from qpack_runtime.engine import Engine
+from qpack_runtime.engine import Engine, Executor
 from qpack_runtime.probes import check_probes
-from qpack_runtime.reference.executor import ReferenceExecutor
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_rules import TOKENIZER_PATH
 from qpack_schemas.errors import Finding, IntegrityError, UsageError
 
-if TYPE_CHECKING:
-    from qpack_runtime.cuda.executor import CudaExecutor
-
-Device = Literal["reference", "cuda"]
+Device = Literal["cpu", "cuda", "reference"]
+Mode = Literal["fast", "exact"]
+Verify = Literal["full", "quick"]
 
 
 @dataclass(frozen=True)
 class Booted:
     bundle: Bundle
-    executor: "ReferenceExecutor | CudaExecutor"
+    device: Device
+    executor: Executor
     engine: Engine
     tokenizer: Tokenizer
     token_bytes: TokenBytes
     seconds: dict[str, float]  # per phase
 
-    @property
-    def notes(self) -> list[str]:
-        """Lines for whoever watches: the GPU, and what was allowed and taken up."""
-        return [] if isinstance(self.executor, ReferenceExecutor) else self.executor.notes
+    notes: list[str]  # lines for whoever watches: the GPU, and what was allowed and taken up
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the executor measured and decided, for machines."""
-        return {} if isinstance(self.executor, ReferenceExecutor) else self.executor.facts
+        """What the executor decided and measured, for machines."""
+        return self.executor.facts
 
 
 class Phases:
@@ -54,25 +50,44 @@ class Phases:
         self.seconds[phase], self._last = now - self._last, now
 
 
-def boot(path: Path, device: Device = "reference", *, allow_eager: bool = False, allow_ptx: bool = False) -> Booted:
-    """Boots the bundle at `path` on a device. The permissions are for "cuda": launches without a graph where the driver
-    makes none, and kernels that the driver compiles.
+def boot(
+    path: Path,
+    device: Device | None = None,
+    *,
+    mode: Mode | None = None,
+    threads: int | None = None,
+    code_path: str | None = None,
+    verify: Verify = "full",
+    allow_eager: bool = False,
+    allow_ptx: bool = False,
+) -> Booted:
+    """Boots the bundle at `path` on a device: without one on the CPU, or by the reference executor where this
+    installation has no kernels for it, which `notes` then say.
+
+    `mode`, `threads` and `code_path` are for "cpu", the permissions for "cuda": launches without a graph where the
+    driver makes none, and kernels that the driver compiles. `verify` "quick" compares
+    files by size only.
 
     Raises BundleError if the bundle must not be opened, UnsupportedError or FitError if it can't run here."""
+    notes = []
+    if device is None:
+        from qpack_runtime.cpu.library import LIBRARY
+
+        device = "cpu" if LIBRARY.exists() else "reference"
+        if device == "reference":
+            notes = ["this installation has no CPU kernels, so the slow reference executor runs; a wheel has them"]
     if device != "cuda" and (allow_eager or allow_ptx):
         raise UsageError(
             f"device {device} has neither graphs nor PTX", remedy="leave --allow-eager and --allow-ptx out"
         )
+    if device != "cpu" and (mode or threads or code_path):
+        raise UsageError(
+            f"device {device} has one mode and its own threads", remedy="leave --mode, --threads and --code-path out"
+        )
     phases = Phases()
-    bundle = open_bundle(path)
+    bundle = open_bundle(path, digests=verify == "full")
     phases.mark("verify")
-    if device == "cuda":
-        from qpack_runtime.cuda.executor import CudaExecutor
-
-        executor = CudaExecutor(bundle, allow_eager=allow_eager, allow_ptx=allow_ptx, marked=phases.mark)
-    else:
-        executor = ReferenceExecutor(bundle)
-        phases.mark("bind")
+    executor = _executor(bundle, device, mode, threads, code_path, allow_eager, allow_ptx, phases)
     engine = Engine(executor, bundle.manifest)
     try:
         tokenizer = Tokenizer.from_str((path / TOKENIZER_PATH).read_text(encoding="utf-8"))
@@ -82,4 +97,31 @@ def boot(path: Path, device: Device = "reference", *, allow_eager: bool = False,
     check_probes(path, bundle.manifest, tokenizer)
     token_bytes = TokenBytes(tokenizer)
     phases.mark("tokenizer")
-    return Booted(bundle, executor, engine, tokenizer, token_bytes, phases.seconds)
+    notes += executor.notes
+    return Booted(bundle, device, executor, engine, tokenizer, token_bytes, phases.seconds, notes)
+
+
+def _executor(
+    bundle: Bundle,
+    device: Device,
+    mode: Mode | None,
+    threads: int | None,
+    code_path: str | None,
+    allow_eager: bool,
+    allow_ptx: bool,
+    phases: Phases,
+) -> Executor:
+    """Each is imported only where it is asked for."""
+    if device == "cuda":
+        from qpack_runtime.cuda.executor import CudaExecutor
+
+        return CudaExecutor(bundle, allow_eager=allow_eager, allow_ptx=allow_ptx, marked=phases.mark)
+    if device == "cpu":
+        from qpack_runtime.cpu.executor import CpuExecutor
+
+        return CpuExecutor(bundle, mode=mode or "fast", threads=threads, code_path=code_path, marked=phases.mark)
+    from qpack_runtime.reference.executor import ReferenceExecutor
+
+    executor = ReferenceExecutor(bundle)
+    phases.mark("bind")
+    return executor

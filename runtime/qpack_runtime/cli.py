@@ -3,14 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
+from qpack_runtime.cli_flags import BUNDLE, FORMAT, Numbers, boot_options
 from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.report import errors_reported
 
-BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")  # options of `generate`
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,20 +33,15 @@ def main() -> None:
 @click.option("--min-p", type=float, default=0.0, show_default=True, help="0 is off.")
 @click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="1 is off.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same tokens.")
-@click.option("--device", type=click.Choice(["reference", "cuda"]), default="reference", show_default=True)
-@click.option("--allow-eager", is_flag=True, help="cuda: launch kernel by kernel where the driver makes no graph.")
-@click.option("--allow-ptx", is_flag=True, help="cuda: let the driver compile kernels for a newer GPU at boot.")
-@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@boot_options
+@FORMAT
 def generate(
     bundle: Path,
     prompt: str | None,
     messages: Path | None,
     max_tokens: int,
-    device: Literal["reference", "cuda"],
-    allow_eager: bool,
-    allow_ptx: bool,
     output_format: str,
-    **sampling,
+    **choices: Any,
 ) -> None:
     """Decodes one answer.
 
@@ -57,11 +53,11 @@ def generate(
             raise UsageError("--prompt is not UTF-8", remedy="check the terminal's encoding")
         from qpack_runtime.sampling_options import SamplingOptions
 
-        options = SamplingOptions(**sampling)
+        options = SamplingOptions(**{name: choices.pop(name) for name in SAMPLING})
         from qpack_runtime.boot import boot
         from qpack_runtime.generate import generate as generate_tokens
 
-        booted = boot(bundle, device, allow_eager=allow_eager, allow_ptx=allow_ptx)
+        booted = boot(bundle, **choices)
         if prompt is not None:
             ids = booted.tokenizer.encode(prompt).ids
         else:
@@ -82,7 +78,7 @@ def generate(
         if output_format == "json":
             facts = {
                 "bundle_id": booted.bundle.bundle_id,
-                "device": device,
+                "device": booted.device,
                 "prompt_ids": generation.prompt_ids,
                 "output_ids": generation.output_ids,
                 "text": generation.text,
@@ -101,7 +97,7 @@ def generate(
 @main.command()
 @BUNDLE
 @click.option("--allow-ptx", is_flag=True, help="Count PTX, which the driver compiles at boot, as runnable.")
-@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@FORMAT
 @click.pass_context
 def doctor(context: click.Context, bundle: Path, allow_ptx: bool, output_format: str) -> None:
     """Says whether BUNDLE can boot on this host's GPU, and what would slow it down.
@@ -125,7 +121,7 @@ def doctor(context: click.Context, bundle: Path, allow_ptx: bool, output_format:
     type=click.Path(path_type=Path),
     help="The tuning file. What it holds of other GPUs and weights stays.",
 )
-@click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@FORMAT
 def tune(kit: Path, output: Path, output_format: str) -> None:
     """Measures the tiles of KIT, made by `qpack tuning-kit`, on this host's GPU.
 
@@ -136,6 +132,46 @@ def tune(kit: Path, output: Path, output_format: str) -> None:
 
         tuned = tuning.tune(kit, output, lambda line: click.echo(line, err=True))
         click.echo(tuning.as_json(tuned, output) if output_format == "json" else tuning.as_text(tuned, output))
+
+
+@main.command()
+@BUNDLE
+@click.option("--batch", type=Numbers(), default=(), help="Sequences of a step.  [default: the buckets' rows]")
+@click.option(
+    "--context", type=Numbers(), default=(), help="Tokens in the cache of each.  [default: half of the buckets']"
+)
+@click.option("--prefill", type=Numbers(), default=(), help="Tokens of a prompt.  [default: the buckets' rows]")
+@click.option("--steps", type=click.IntRange(1), default=64, show_default=True, help="Decode steps that are measured.")
+@boot_options
+@click.option("--compare", type=click.Path(path_type=Path), help="A report in JSON, to be put beside this one.")
+@FORMAT
+def bench(
+    bundle: Path,
+    batch: tuple[int, ...],
+    context: tuple[int, ...],
+    prefill: tuple[int, ...],
+    steps: int,
+    compare: Path | None,
+    output_format: str,
+    **choices: Any,
+) -> None:
+    """Measures how fast BUNDLE decodes on this host.
+
+    Time of a step, tokens per second, and the share of what the host's memory allows, as measured too. Nothing else
+    should run meanwhile. Every eighth as many prompts as decode steps are measured."""
+    with errors_reported(extra="runtime", as_json=output_format == "json"):
+        from qpack_runtime.bench.compare import compare as compared
+        from qpack_runtime.bench.compare import read_report
+        from qpack_runtime.bench.report import as_text
+        from qpack_runtime.bench.run import Wanted
+        from qpack_runtime.bench.run import bench as measured
+
+        other = read_report(compare) if compare is not None else None  # now: measuring takes long
+        wanted = Wanted(batch, context, prefill, steps)
+        report = measured(bundle, choices, wanted, lambda line: click.echo(line, err=True))
+        if other is not None:
+            report["x-compare"] = compared(report, other)
+        click.echo(json.dumps(report, ensure_ascii=True) if output_format == "json" else as_text(report))
 
 
 def _render(bundle: Path, messages: Path) -> str:

@@ -24,6 +24,11 @@ class Executor(Protocol):
 
     lookahead: bool  # whether it pays to launch a step before the one before is read
 
+    @property
+    def notes(self) -> list[str]: ...  # lines for whoever watches
+    @property
+    def facts(self) -> dict[str, Any]: ...  # what was decided and measured, for machines
+
     def io(self, bucket: str) -> Mapping[str, np.ndarray]: ...
     def seat_written(self, slot: int) -> None: ...
     def launch(self, bucket: str) -> Any: ...

@@ -13,12 +13,29 @@ from qpack_schemas.tensor_file import ALIGNMENT, CODES, PAD_PREFIX, TensorSpan, 
 
 PROGRAM_PATHS: Mapping[Kind, str] = {"decode": "programs/decode.json", "prefill": "programs/prefill.json"}
 TOKENIZER_PATH = "model/tokenizer.json"
+# (operation, operand) -> the form of its tensor; the weights of all other operands are dense.
+FORMS: Mapping[tuple[str, str], str] = {
+    ("linear_int4", "q"): "marlin_codes", ("linear_int4", "scale"): "marlin_scales",
+    ("linear_int8", "q"): "int8_codes", ("linear_int8", "scale"): "int8_scales",
+    ("embed_int8", "table"): "int8_codes", ("embed_int8", "scale"): "int8_scales",
+    ("rope_kv_write", "rope"): "rope_table",
+}  # fmt: skip
+_VOCABULARY = {"embed": "dense", "embed_int8": "int8", "linear": "dense", "linear_int8": "int8", "linear_int4": "int4"}
 
 
 def shared_buffers(manifest: Manifest) -> dict[str, Buffer]:
     """Weights and the buffers that outlive a step, by name: what both programs may name besides their own."""
     weights = {n: Buffer("weights", t["dtype"], tuple(t["shape"])) for n, t in manifest["tensors"].items()}
     return {**weights, **{name: Buffer.from_json(entry) for name, entry in manifest["buffers"].items()}}
+
+
+def vocabulary_forms(program: Program) -> dict[str, str]:
+    """How embedding and head are stored, as the fields of the manifest's `quant` say it: a program tells by the
+    instruction that reads tokens and the one whose output is sampled."""
+    logits = program.code[-1].inputs["logits"]
+    embedding = next((i.op for i in program.code if "tokens" in i.inputs), "")
+    head = next((i.op for i in program.code if logits in i.outputs.values()), "")
+    return {"embedding": _VOCABULARY.get(embedding, "unknown"), "lm_head": _VOCABULARY.get(head, "unknown")}
 
 
 def read_weight_files(root: Path, manifest: Manifest) -> tuple[dict[str, tuple[str, TensorSpan]], list[Finding]]:
@@ -69,7 +86,11 @@ def check_layout(manifest: Manifest, programs: Mapping[Kind, Program]) -> list[F
             message = f"is {program.activation}, the manifest says {manifest['model']['dtype']}"
             findings.append(Finding(f"{where}#/activation", message))
         code = check_code(program, shared, where)
-        findings += code or [*check_work_plan(program, where), *_check_limits(manifest, program, shared, where)]
+        findings += code or [
+            *check_work_plan(program, where),
+            *_check_limits(manifest, program, shared, where),
+            *_check_forms(manifest, program),
+        ]
         own = {n: (f"{where}#/buffers/{n}", b) for n, b in program.buffers.items() if b.arena == "io"}
         fixed = {n: (f"manifest.json#/buffers/{n}", b) for n, b in shared.items() if b.arena == "io"}
         findings += check_arena("io", {**fixed, **own}, most_rows(manifest["buckets"], kind))
@@ -102,6 +123,22 @@ def _check_limits(manifest: Manifest, program: Program, shared: Mapping[str, Buf
             if instruction.attrs.get(attribute, limit) != limit:
                 message = f"is {instruction.attrs[attribute]}, the manifest says {limit}"
                 yield Finding(f"{where}#/code/{index}/attrs/{attribute}", message)
+
+
+def _check_forms(manifest: Manifest, program: Program) -> Iterator[Finding]:
+    """A weight is read as what it says it is, and the manifest says how embedding and head are stored."""
+    for instruction in program.code:
+        for operand, name in instruction.operands():
+            if not operand.is_weight:
+                continue
+            form, said = FORMS.get((instruction.op, operand.name), "dense"), manifest["tensors"][name]["form"]
+            if said != form:
+                message = f"is {said!r}, {instruction.op}.{operand.name} reads it as {form!r}"
+                yield Finding(f"manifest.json#/tensors/{name}/form", message)
+    said_of: Mapping[str, object] = {**manifest["quant"]}
+    for field, form in vocabulary_forms(program).items():
+        if said_of[field] != form:
+            yield Finding(f"manifest.json#/quant/{field}", f"is {said_of[field]!r}, the programs have {form!r}")
 
 
 def _check_buckets(manifest: Manifest) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ is the scratch slot: padding rows sit on it with token 0 at position 0.
 
     op(inputs, updated!) -> outputs {attributes}        `x?` may be absent, `x!` is updated in place
     i: int32   h: int16   f: float32   o: activation dtype or float32   (none): the program's activation dtype
-    w: float weight   t: float32 weight   p: int32 weight of packed int4 codes
+    w: float weight   t: float32 weight   p: int32 weight of packed int4 codes   b: int8 weight
     R is the rows of the bucket, T is R or 1, other letters are sizes that must agree within the line;
     `K^128` is K rounded up to a multiple of 128.
 
@@ -22,8 +22,10 @@ rows_decode(i:slots[R], i:slot_token[S], i:slot_position[S], h:counts![S,V]) -> 
 rows_prefill(i:prompt[R], i:slot[1], i:start[1], i:length[1], h:counts![S,V])
     -> i:tokens[R], i:slots[R], i:positions[R], i:last[1] {}
 embed(i:tokens[R], w:table[V,H]) -> y[R,H] {}
+embed_int8(i:tokens[R], b:table[V,H^128], w:scale[V,H^128/128]) -> y[R,H] {}
 rms_norm(x[T,H], delta?[T,H], w:weight[H]) -> y[T,H], sum?[T,H] {eps:float, unit_offset:bool}
 linear_int4(x[T,K], p:q[K^128/16,N^64*2], w:scale[K^128/128,N^64], w:bias?[N]) -> o:y[T,N] {}
+linear_int8(x[T,K], b:q[N,K^128], w:scale[N,K^128/128]) -> o:y[T,N] {}
 linear(x[T,K], w:weight[N,K], w:bias?[N]) -> o:y[T,N] {}
 rope_kv_write(x[R,X], t:rope[L,2,F], w:q_norm?[D], w:k_norm?[D], i:slots[R], i:positions[R], k![P,G,D], v![P,G,D])
     -> q[R,A,D] {context:int, eps:float, unit_offset:bool}
@@ -75,20 +77,20 @@ TOGETHER: Mapping[str, tuple[str, str]] = {"rms_norm": ("delta", "sum"), "rope_k
 @dataclass(frozen=True)
 class Operand:
     name: str
-    kind: str  # i h f o w t p, or empty for the activation dtype
+    kind: str  # i h f o w t p b, or empty for the activation dtype
     dims: tuple[str, ...]
     role: Role
     optional: bool
 
     @property
     def is_weight(self) -> bool:
-        return self.kind in {"w", "t", "p"}
+        return self.kind in {"w", "t", "p", "b"}
 
     def dtypes(self, activation: str) -> tuple[str, ...]:
         """The dtypes that a buffer at this operand may have."""
         return {
             "i": ("int32",), "p": ("int32",), "h": ("int16",), "f": ("float32",), "t": ("float32",),
-            "w": ("float32", "bfloat16", "float16"), "o": (activation, "float32"), "": (activation,),
+            "b": ("int8",), "w": ("float32", "bfloat16", "float16"), "o": (activation, "float32"), "": (activation,),
         }[self.kind]  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from qpack_schemas.manifest import Bucket, Kernel
 from qpack_schemas.program import ALIGNMENT, Buffer, Program
 
 TRITON_TYPES: Mapping[str, str] = {
-    "float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", "int32": "*i32", "int16": "*i16", "int64": "*i64",
+    "float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", "int8": "*i8", "int16": "*i16", "int32": "*i32",
+    "int64": "*i64",
 }  # fmt: skip
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid, per dimension: "Technical Specifications per Compute Capability"
 

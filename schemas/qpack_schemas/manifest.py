@@ -80,6 +80,8 @@ class Quant(TypedDict):
     bits: int
     group_size: int
     scale_dtype: str
+    lm_head: str  # dense | int8 | int4, whatever the layers are
+    embedding: str  # dense | int8
     calibration_sha256: str | None
     kept: list[Rule]
     dropped: list[Rule]
@@ -94,7 +96,7 @@ class Tensor(TypedDict):
     logical_shape: list[int]  # of the joined sources, before padding and packing
     sha256: str  # of the tensor's bytes, wherever they lie
     sources: list[str]  # checkpoint tensors it is made of, in order
-    form: str  # dense | marlin_codes | marlin_scales | rope_table
+    form: str  # dense | marlin_codes | marlin_scales | int8_codes | int8_scales | rope_table
 
 
 class BufferEntry(TypedDict):

@@ -13,7 +13,7 @@ from qpack_schemas.instructions import INSTRUCTIONS, Operand
 from qpack_schemas.strict_json import JsonValue
 
 ALIGNMENT = 256  # bytes, of every buffer in every arena
-ITEM_BYTES: Mapping[str, int] = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2}
+ITEM_BYTES: Mapping[str, int] = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1}
 
 Kind = Literal["decode", "prefill"]
 Arena = Literal["weights", "state", "io", "work"]

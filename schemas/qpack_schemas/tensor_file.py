@@ -25,7 +25,9 @@ DTYPE_BITS = {
     "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
-CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int32": "I32", "int16": "I16", "uint8": "U8"}
+CODES = {
+    "float32": "F32", "bfloat16": "BF16", "float16": "F16", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

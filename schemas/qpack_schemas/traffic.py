@@ -1,4 +1,4 @@
-"""The bytes that a decode step must move between memory and the chip, whoever runs it.
+"""The bytes that a step must move between memory and the chip, whoever runs it.
 
 Activations and logits stay in the cache and count nothing.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qpack_schemas.program import Buffer, Program
 
-BY_LINE = frozenset({"table", "rope"})  # operands of which a row reads one line, and not the whole tensor
+BY_LINE = frozenset({"V", "L"})  # first axes of weights of which a row reads the line of its token or position
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,35 @@ class Traffic:
 def decode_traffic(program: Program, shared: Mapping[str, Buffer], rows: int, positions: int) -> Traffic:
     """The traffic of a step of `rows` sequences that hold `positions` positions each, the new one included. `shared`:
     weights and the buffers that outlive a step, by name."""
+    return _traffic(program, shared, rows, 1, positions)
+
+
+def prefill_traffic(program: Program, shared: Mapping[str, Buffer], rows: int, positions: int) -> Traffic:
+    """The traffic of a chunk of `rows` rows of one sequence, which holds `positions` positions with them. What several
+    rows read, weights or keys and values or state, is read once for all of them."""
+    return _traffic(program, shared, 1, rows, positions)
+
+
+def _traffic(program: Program, shared: Mapping[str, Buffer], sequences: int, rows: int, positions: int) -> Traffic:
+    """`rows`: of each sequence."""
     whole, by_line = set[str](), set[str]()
     kv = recurrent = 0
+    begun = positions > rows  # a sequence that begins with this step has no state to read
     for instruction in program.code:
         for operand, name in instruction.operands():
             if operand.is_weight:
-                (by_line if operand.name in BY_LINE else whole).add(name)
+                (by_line if operand.dims[0] in BY_LINE else whole).add(name)
             elif operand.name in ("k", "v"):
-                kv += _line(shared[name]) * (positions if operand.role == "input" else 1)
+                kv += _line(shared[name]) * (positions if operand.role == "input" else rows)
             elif operand.name == "memory":
-                recurrent += 2 * _line(shared[name])
+                recurrent += _line(shared[name]) * (1 + begun)
             elif operand.name == "ring":
-                recurrent += _line(shared[name])  # every column is either read or written
-    weights = sum(shared[name].bytes() for name in whole) + rows * sum(_line(shared[n]) for n in by_line - whole)
-    return Traffic(rows, positions, weights, rows * kv, rows * recurrent)
+                columns = shared[name].extent(1)[-1]
+                moved = begun * (columns - 1) + min(rows, columns)
+                recurrent += _line(shared[name]) // columns * moved
+    lines = sequences * rows * sum(_line(shared[name]) for name in by_line - whole)
+    weights = sum(shared[name].bytes() for name in whole) + lines
+    return Traffic(sequences * rows, positions, weights, sequences * kv, sequences * recurrent)
 
 
 def _line(buffer: Buffer) -> int:

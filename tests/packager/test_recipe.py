@@ -20,13 +20,16 @@ def plan(tmp_path: Path, recipe: str | bytes, *flags: str) -> Result:
 
 def test_a_recipe_says_what_flags_say(tmp_path: Path):
     recipe = "# for the shop floor\nbatch: [1, 3]\ncontext: [100]\nprefill: [7]\nslots: 5\ndtype: float32\n"
+    recipe += "lm_head: int4\nembedding: bf16\n"
     by_recipe = plan(tmp_path, recipe)
     by_flags = plan(
-        tmp_path, "", "--batch", "1,3", "--context", "100", "--prefill", "7", "--slots", "5", "--dtype", "float32"
-    )
+        tmp_path, "", "--batch", "1,3", "--context", "100", "--prefill", "7", "--slots", "5", "--dtype", "float32",
+        "--lm-head", "int4", "--embedding", "bf16",
+    )  # fmt: skip
     assert by_recipe.exit_code == 0, by_recipe.output
     assert by_recipe.output == by_flags.output
-    assert json.loads(by_recipe.output)["slots"] == 5
+    facts = json.loads(by_recipe.output)
+    assert (facts["slots"], facts["quant"]["lm_head"], facts["quant"]["embedding"]) == (5, "int4", "dense")
 
 
 def test_flags_win(tmp_path: Path):
@@ -56,6 +59,8 @@ def test_a_recipe_declares_encodings(tmp_path: Path):
         ("batch: many", "batch"),
         ("batch: [0]", "/batch/0"),
         ("- 1", "recipe"),
+        ("lm_head: int2", "lm_head"),
+        ("embedding: int4", "embedding"),
         ("slots: 1\nslots: 2\n", "slots"),
         ("batch: [1", "line"),
         (b"\xff\xfe\x00\x00\x01", "recipe"),

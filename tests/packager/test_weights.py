@@ -10,15 +10,16 @@ import pytest
 
 from bundles import ASSETS, SMALL, build_bundle
 from checkpoints import published_form, random_checkpoint, read_config, read_tensors, write_checkpoint
-from oracle import bundle_tensors, int4_sources, source_tensors
+from oracle import bundle_tensors, int4_sources, source_tensors, vocabulary
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.lowering.lower import lower
-from qpack_packager.serving import plan_serving
+from qpack_packager.serving import Options, plan_serving
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import InputError
 
 TINY = ASSETS / "tiny-qwen3_5"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def changed(folder: Path, tensors: Mapping[str, np.ndarray | None], config: Mapping[str, object] | None = None) -> Path:
@@ -28,9 +29,18 @@ def changed(folder: Path, tensors: Mapping[str, np.ndarray | None], config: Mapp
     return write_checkpoint(folder, {**read_config(TINY), **(config or {})}, kept)
 
 
-def lowered(checkpoint: Path):
+def lowered(checkpoint: Path, options: Options = SMALL):
     opened = Checkpoint.open(ModelText(checkpoint))
-    return lower(opened, plan_serving(opened.config.max_context, SMALL), 512, str(checkpoint))
+    return lower(opened, plan_serving(opened.config.max_context, options), 512, str(checkpoint))
+
+
+def assert_within_half_a_step(lines: np.ndarray, wanted: np.ndarray, name: str) -> None:
+    """Of multiples of a group's scale the smallest but 0 is at least one step."""
+    width = ((0, 0), (0, -lines.shape[1] % 128))
+    groups = np.abs(np.pad(lines, width)).reshape(len(lines), -1, 128)
+    step = np.where(groups > 0, groups, np.inf).min(-1)
+    error = np.abs(np.pad(wanted - lines, width)).reshape(groups.shape).max(-1)
+    assert (error <= step / 2 * (1 + 1e-6))[np.isfinite(step)].all(), name
 
 
 @pytest.mark.parametrize("family", ["tiny-qwen3", "tiny-qwen3_5", "qwen2", "qwen3_5"])
@@ -47,11 +57,7 @@ def test_dequantized_weights_are_within_half_a_step_of_the_source(family: str, t
         if part:
             heads = wanted.reshape(bundle.manifest["model"]["attention_heads"], 2, -1, wanted.shape[1])
             wanted = heads[:, int(part == "gate")].reshape(lines.shape)
-        groups = np.pad(lines, ((0, 0), (0, -lines.shape[1] % 128))).reshape(len(lines), -1, 128)
-        step = np.abs(groups)  # multiples of the scale: the smallest difference of two values is at least one step
-        step = np.where(step > 0, step, np.inf).min(-1)
-        error = np.abs(np.pad(wanted - lines, ((0, 0), (0, -lines.shape[1] % 128)))).reshape(groups.shape).max(-1)
-        assert (error <= step / 2 * (1 + 1e-6))[np.isfinite(step)].all(), name
+        assert_within_half_a_step(lines, wanted, name)
 
 
 def test_dense_tensors_keep_their_bits(tmp_path: Path):
@@ -62,6 +68,67 @@ def test_dense_tensors_keep_their_bits(tmp_path: Path):
     for name, tensor in kept.items():
         joined = np.concatenate([source[part] for part in tensor["sources"]]).astype(stored[name].dtype)
         assert joined.tobytes() == stored[name].tobytes(), name
+
+
+# Of a tied and an untied model: --lm-head, --embedding -> the tensors there are for them, beside the scales.
+STORED = {
+    (True, "int8", "int8"): {"embed.q"},
+    (True, "int8", "bf16"): {"embed.weight", "lm_head.q"},
+    (True, "int4", "int8"): {"embed.q", "lm_head.q"},
+    (True, "int4", "bf16"): {"embed.weight", "lm_head.q"},
+    (True, "bf16", "int8"): {"embed.q", "lm_head.weight"},
+    (True, "bf16", "bf16"): {"embed.weight"},
+    (False, "int8", "int8"): {"embed.q", "lm_head.q"},
+    (False, "int4", "bf16"): {"embed.weight", "lm_head.q"},
+    (False, "bf16", "int8"): {"embed.q", "lm_head.weight"},
+}
+
+
+@pytest.mark.parametrize(("tied", "head", "embedding"), STORED)
+def test_head_and_embedding_are_stored_as_asked_once_if_they_are_alike(
+    tied: bool, head: str, embedding: str, tmp_path: Path
+):
+    """520 ids of 192 columns: padded to 576 lines and to 256 columns."""
+    sizes = {"hidden_size": 192, "vocab_size": 520, "num_hidden_layers": 1}
+    model = random_checkpoint(tmp_path / "model", "qwen3", tied=tied, **sizes)
+    options = replace(SMALL, lm_head=head, embedding=embedding)
+    bundle = open_bundle(build_bundle(model, tmp_path / "bundle", options))
+    quant, tensors = bundle.manifest["quant"], bundle.manifest["tensors"]
+    names = {n for n in tensors if n.startswith(("embed.", "lm_head.")) and not n.endswith(".scale")}
+    assert names == STORED[tied, head, embedding]
+    forms = {"bf16": "dense"}
+    assert (quant["lm_head"], quant["embedding"]) == (forms.get(head, head), forms.get(embedding, embedding))
+    source, stored = source_tensors(model), bundle_tensors(bundle)
+    found = zip(vocabulary(bundle), ("embed_tokens", "lm_head"), (embedding, head), strict=True)
+    for lines, name, form in found:
+        wanted = source.get("lm_head.weight", source[EMBEDDING]) if name == "lm_head" else source[EMBEDDING]
+        assert lines.shape == wanted.shape == (520, 192)
+        if form == "bf16":
+            assert np.array_equal(lines, wanted)
+        else:
+            assert_within_half_a_step(lines, wanted, name)
+    for name in names:
+        if tensors[name]["form"] == "int8_codes":
+            codes, scale = stored[name], stored[name.removesuffix(".q") + ".scale"]
+            assert (codes.shape, scale.shape) == ((576, 256), (576, 2))
+            assert not codes[520:].any()
+            assert not codes[:, 192:].any()
+            assert not scale[520:].astype(np.float32).any()
+
+
+@pytest.mark.parametrize(
+    ("head", "embedding"), [("int8", "int8"), ("int4", "bf16"), ("bf16", "int8"), ("bf16", "bf16")]
+)
+def test_a_tied_tensor_is_accounted_for_once(head: str, embedding: str):
+    """What is stored both ways is kept, by a rule that says so."""
+    accounting = lowered(TINY, replace(SMALL, lm_head=head, embedding=embedding)).accounting
+    written = accounting.to_manifest()
+    fates = [accounting.quantized, accounting.kept, set(accounting.dropped)]
+    assert [EMBEDDING in fate for fate in fates] == [head == embedding == "int8", head != "int8", False]
+    assert written["tensors"]["source"] == sum(map(len, fates)) == len(read_tensors(TINY))
+    reasons = [rule["reason"] for rule in written["kept"] if rule["glob"] == EMBEDDING]
+    assert len(reasons) == (head != "int8")
+    assert all(("tied" in reason) == (head != embedding) for reason in reasons)
 
 
 def test_the_published_form_gives_the_same_weights_and_drops_vision_and_mtp_by_rule(tmp_path: Path):
@@ -114,18 +181,16 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path):
         lowered(changed(tmp_path, wrong))
 
 
-@pytest.mark.parametrize("form", ["dense", "int4"])
-def test_nan_in_a_weight_is_refused_with_the_name_of_its_tensor(form: str, tmp_path: Path):
-    name = "model.norm.weight" if form == "dense" else "model.layers.1.mlp.up_proj.weight"
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"]
+)
+def test_nan_in_a_weight_is_refused_with_the_name_of_its_tensor(name: str, tmp_path: Path):
     tensor = read_tensors(TINY)[name].copy()
     tensor.reshape(-1)[7] = np.nan
     model = changed(tmp_path / "model", {name: tensor})
     with pytest.raises(InputError, match=re.escape(name)):
         build_bundle(model, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
-
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def test_a_tied_checkpoint_that_carries_the_head_as_well_drops_the_duplicate(tmp_path: Path):
@@ -142,7 +207,7 @@ def test_a_head_that_differs_from_the_embedding_is_used_whatever_is_declared(dec
     head = read_tensors(TINY)[EMBEDDING][::-1].copy()
     result = lowered(changed(tmp_path, {HEAD: head}, {"tie_word_embeddings": declared}))
     assert not result.tied
-    assert HEAD in result.accounting.kept
+    assert {HEAD, EMBEDDING} <= result.accounting.quantized
 
 
 def test_an_untied_checkpoint_without_a_head_is_refused_with_both_facts(tmp_path: Path):

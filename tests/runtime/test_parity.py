@@ -1,6 +1,6 @@
 """The reference executor computes what transformers computes on the same dequantized weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ TOLERANCE = 1e-4  # of the largest logit of a row
 PROMPT = "And the king said unto the people of the land, Hear ye the word of the prophet, and let every man go"
 
 # The random models have odd sizes on purpose: padding of K and N, several value heads per key head, biases, both heads.
+# Between them head and embedding are tied and not, and have every form.
 CHECKPOINTS = {
     "trained qwen3": lambda folder: ASSETS / "tiny-qwen3",
     "trained qwen3_5": lambda folder: ASSETS / "tiny-qwen3_5",
@@ -36,6 +37,14 @@ CHECKPOINTS = {
         linear_conv_kernel_dim=3, attention_bias=True, initializer_range=0.1,
     ),
 }  # fmt: skip
+FORMS = {  # --lm-head, --embedding
+    "trained qwen3": ("int8", "int8"),
+    "trained qwen3_5": ("int4", "bf16"),
+    "published qwen3_5": ("bf16", "bf16"),
+    "random qwen2": ("int8", "int8"),
+    "random qwen3 with biases": ("bf16", "int8"),
+    "random qwen3_5": ("int4", "int8"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,8 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("parity")
     checkpoint = CHECKPOINTS[request.param](folder / "model")
-    bundle = build_bundle(checkpoint, folder / "bundle", FLOAT32)
+    head, embedding = FORMS[request.param]
+    bundle = build_bundle(checkpoint, folder / "bundle", replace(FLOAT32, lm_head=head, embedding=embedding))
     model = transformers_model(checkpoint, dequantized_state(boot(bundle).bundle, checkpoint))
     return Pair(checkpoint, bundle, model)
 

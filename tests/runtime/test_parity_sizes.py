@@ -57,13 +57,16 @@ def models(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.nightly
 @settings(max_examples=60)
-@given(models(), st.integers(0, 100))
-def test_logits_equal_transformers_whatever_the_sizes(model: tuple[str, dict[str, Any]], seed: int):
+@given(models(), st.sampled_from(["int8", "int4", "bf16"]), st.sampled_from(["int8", "bf16"]), st.integers(0, 100))
+def test_logits_equal_transformers_whatever_the_sizes(
+    model: tuple[str, dict[str, Any]], head: str, embedding: str, seed: int
+):
     family, sizes = model
+    options = replace(SMALL, dtype="float32", lm_head=head, embedding=embedding)
     ids = np.random.default_rng(seed).integers(0, 512, LENGTH).tolist()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = random_checkpoint(Path(folder) / "model", family, seed=seed, **sizes)
-        booted = boot(build_bundle(checkpoint, Path(folder) / "bundle", replace(SMALL, dtype="float32")))
+        booted = boot(build_bundle(checkpoint, Path(folder) / "bundle", options))
         oracle = transformers_model(checkpoint, dequantized_state(booted.bundle, checkpoint))
     with torch.no_grad():
         wanted = oracle(torch.tensor([ids]), use_cache=False).logits[0].numpy()

@@ -189,9 +189,9 @@ def ring_not_masked(x, weight, slots, positions, ring, y) -> None:
     mixers.causal_conv1d(x, weight, slots, positions + weight.shape[1] * 8, ring, y)
 
 
-def plain_matmul(x, weight, y, *, bias=None) -> None:
+def plain_matmul(x, q, scale, y) -> None:
     """The whole batch in one product: BLAS sums in another order for another height. Shows in the float32 logits."""
-    y[:] = x.astype(np.float32) @ weight.T
+    y[:] = x.astype(np.float32) @ q.T
 
 
 def stale_keys(q, slots, positions, k, v, y, *, context, gate=None) -> None:
@@ -209,7 +209,7 @@ BUGS: dict[str, Callable[..., None]] = {
     "rows_prefill": pad_on_a_live_slot,
     "gated_delta": memory_not_reset,
     "causal_conv1d": ring_not_masked,
-    "linear": plain_matmul,
+    "linear_int8": plain_matmul,
     "attention": stale_keys,
     "silu_mul": batch_mean,
 }

@@ -86,8 +86,10 @@ def longer_context(draft: Draft) -> str:
 
 def larger_vocabulary(draft: Draft) -> str:
     """The head has room for it, the embedding has not."""
-    draft.edit("embed", "inputs", "table", "layers.0.delta.ba")
-    return "manifest.json#/tensors/layers.0.delta.ba"
+    for operand, name, width in (("table", "q", 128), ("scale", "scale", 1)):
+        draft.manifest["tensors"][f"few.{name}"] = {**draft.manifest["tensors"][f"embed.{name}"], "shape": [8, width]}
+        draft.edit("embed_int8", "inputs", operand, f"few.{name}")
+    return "manifest.json#/tensors/few.q"
 
 
 def bucket(index: int, **changes: Any) -> Change:
@@ -220,6 +222,15 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "buffer with the name of a tensor": (tensor_and_buffer, "has the name of a tensor"),
     "tensor not in the manifest": (tensor_forgotten, "tensor 'norm.weight' is not in the manifest"),
     "tensor not in its file": (tensor_invented, "is not in weights/00000.safetensors"),
+    "int8 read as dense": (manifest("tensors/embed.q/form", "dense"), "embed_int8.table reads it as 'int8_codes'"),
+    "scales of another layout": (
+        manifest("tensors/embed.scale/form", "marlin_scales"),
+        "linear_int8.scale reads it as 'int8_scales'",
+    ),
+    "int4 read as int8": (manifest("tensors/layers.0.mlp.down.q/form", "int8_codes"), "reads it as 'marlin_codes'"),
+    "dense read as a table": (manifest("tensors/norm.weight/form", "rope_table"), "reads it as 'dense'"),
+    "head of another form": (manifest("quant/lm_head", "int4"), "is 'int4', the programs have 'int8'"),
+    "embedding of another form": (manifest("quant/embedding", "dense"), "is 'dense', the programs have 'int8'"),
     "tensor of another shape": (
         at("norm.weight", "shape", [127], "manifest.json#/tensors/norm.weight"),
         "(128,)) in the weight files",

@@ -97,7 +97,7 @@ def one_row_of_logits(draft: Draft) -> str:
 
 
 def logits_from_nowhere(draft: Draft) -> str:
-    draft.programs["decode"]["code"] = [i for i in draft.programs["decode"]["code"] if i["op"] != "linear"]
+    draft.programs["decode"]["code"] = [i for i in draft.programs["decode"]["code"] if i["op"] != "linear_int8"]
     return draft.find("sample")[0]
 
 
@@ -106,7 +106,7 @@ def all_prompt_rows_sampled(draft: Draft) -> str:
 
 
 def a_weight_takes_the_name_of_a_buffer(draft: Draft) -> str:
-    return draft.edit("rms_norm", "inputs", "x", "embed.weight")
+    return draft.edit("rms_norm", "inputs", "x", "norm.weight")
 
 
 WIDE_HEADS: Sizes = {"3.attn.q": ["R", 16, 32], "3.attn.y": ["R", 512]}
@@ -143,10 +143,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "read before it is written": (edit("silu_mul", "inputs", "x", "1.mlp.gate_up.y"), "is read before it is written"),
     "written twice": (edit("silu_mul", "outputs", "y", "h"), "y='h' is written a second time"),
     "two outputs on one buffer": (edit("rows_decode", "outputs", "tokens", "positions"), "always the buffer 'tokens'"),
-    "io read before it is written": (edit("embed", "inputs", "tokens", "ids"), "always the buffer 'tokens'"),
+    "io read before it is written": (edit("embed_int8", "inputs", "tokens", "ids"), "always the buffer 'tokens'"),
     # who may touch what
-    "work as a weight": (edit("embed", "inputs", "table", "h"), "is in arena work, not weights"),
-    "state as a weight": (edit("embed", "inputs", "table", "3.attn.k"), "is in arena state, not weights"),
+    "work as a weight": (edit("embed_int8", "inputs", "table", "h"), "is in arena work, not weights"),
+    "state as a weight": (edit("embed_int8", "inputs", "table", "3.attn.k"), "is in arena state, not weights"),
     "weight as a value": (a_weight_takes_the_name_of_a_buffer, "is in arena weights, not io or work"),
     "state as a value": (edit("silu_mul", "inputs", "x", "0.delta.ring"), "is in arena state, not io or work"),
     "state overwritten": (edit("silu_mul", "outputs", "y", "counts"), "is in arena state, not io or work"),
@@ -171,9 +171,16 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "logits in half": (move("logits", "dtype", "bfloat16", "sample"), "logits is bfloat16, not float32"),
     "codes as floats": (edit("linear_int4", "inputs", "q", "layers.0.delta.ba"), "q is bfloat16, not int32"),
     "dimensions": (reshape("silu_mul", {"0.mlp.act": ["R", 384, 1]}), "y has 3 dimensions, not 2"),
-    "rows that do not follow the bucket": (reshape("embed", {"h": [4, 128]}), "y: dimension R is 4, not R"),
+    "rows that do not follow the bucket": (reshape("embed_int8", {"h": [4, 128]}), "y: dimension R is 4, not R"),
     "rows that follow the bucket": (reshape("take_rows", {"final.last": ["R", 128]}, "prefill"), "dimension 1 is R"),
-    "many rows for some": (reshape("linear", {"logits": [4, 512], "final.x": [4, 128]}), "T is 4, not R or 1"),
+    "many rows for some": (reshape("linear_int8", {"logits": [4, 512], "final.x": [4, 128]}), "T is 4, not R or 1"),
+    "int8 codes as int4": (edit("linear_int8", "inputs", "q", "layers.0.mlp.down.q"), "q is int32, not int8"),
+    "int4 codes as int8": (edit("linear_int4", "inputs", "q", "embed.q"), "q is int8, not int32"),
+    "int8 codes of fewer inputs": (reshape("linear_int8", {"embed.q": [512, 64]}), "K^128 is 64, not 128"),
+    "int8 codes of fewer outputs": (reshape("linear_int8", {"embed.q": [448, 128]}), "dimension N is 512, not 448"),
+    "int8 scales of more inputs": (reshape("linear_int8", {"embed.scale": [512, 2]}), "K^128/128 is 2, not 1"),
+    "int8 table of wider rows": (reshape("embed_int8", {"embed.q": [512, 256]}), "H^128 is 256, not 128"),
+    "int8 table with fewer scales": (reshape("embed_int8", {"embed.scale": [511, 1]}), "dimension V is 511, not 512"),
     "half the values": (reshape("silu_mul", {"0.mlp.act": ["R", 192]}), "dimension 2*I is 768, not 384"),
     "codes of fewer inputs": (edit("linear_int4", "inputs", "q", "layers.0.mlp.down.q"), "K^128/16 is 24, not 8"),
     "scales of fewer outputs": (reshape("linear_int4", {"layers.0.delta.qkvz.scale": [1, 320]}), "is 320, not 384"),

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
 from qpack_packager.commands.quant_errors import QuantErrors, read_quant_errors
-from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
+from qpack_packager.commands.sections import (
+    bucket_lines,
+    model_text,
+    scheme_text,
+    serving_lines,
+    tensor_lines,
+    vocabulary_lines,
+)
 from qpack_packager.commands.typeset import bar, bytes_text, columns, counted, wrapped
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_files import MANIFEST
@@ -47,15 +54,17 @@ def _facts(bundle: Bundle, errors: QuantErrors | None) -> dict[str, object]:
 
 def _summary(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
     manifest, files = bundle.manifest, _files(bundle)
-    counts, memory = manifest["quant"]["tensors"], manifest["memory"]
+    quant, memory = manifest["quant"], manifest["memory"]
+    counts = quant["tensors"]
     yield str(bundle.path)
     yield from wrapped("model", model_text(manifest["model"]))
     yield from wrapped("bundle_id", bundle.bundle_id)
     yield from wrapped("size", f"{bytes_text(sum(files.values()))} in {counted(len(files), 'file')}")
     error = f"; error {errors.range_text()}" if errors else ""
     yield from wrapped("quantized", f"{counted(counts['quantized'], 'tensor')} {_scheme(bundle)}{error}")
+    yield from vocabulary_lines(quant, tied=manifest["model"]["tied_embeddings"])
     yield from wrapped("kept", f"{counted(counts['kept'], 'tensor')} unquantized")
-    dropped = ", ".join(f"{rule['glob']} ({rule['tensors']})" for rule in manifest["quant"]["dropped"]) or "none"
+    dropped = ", ".join(f"{rule['glob']} ({rule['tensors']})" for rule in quant["dropped"]) or "none"
     yield from wrapped("dropped", dropped)
     yield from serving_lines(manifest["slots"], manifest["context"], manifest["model"]["dtype"], manifest["buckets"])
     arenas = ", ".join(f"{arena} {bytes_text(sum(sizes.values()))}" for arena, sizes in _parts(bundle).items())
@@ -91,14 +100,13 @@ def _lines(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
 
 def _scheme(bundle: Bundle) -> str:
     quant = bundle.manifest["quant"]
-    return f"to int{quant['bits']} in groups of {quant['group_size']}, {quant['method']}"
+    return f"to {scheme_text(quant['bits'], quant['group_size'], quant)}, {quant['method']}"
 
 
 def _parts(bundle: Bundle) -> Parts:
     manifest, shared = bundle.manifest, shared_buffers(bundle.manifest)
-    weights = [(entry["form"], entry["logical_shape"], shared[name]) for name, entry in manifest["tensors"].items()]
-    vocab_size = manifest["model"]["vocab_size"]
-    return memory_parts(manifest["memory"], weights, vocab_size, shared, bundle.programs.values())
+    weights = [(name, entry["form"], shared[name]) for name, entry in manifest["tensors"].items()]
+    return memory_parts(manifest["memory"], weights, shared, bundle.programs.values())
 
 
 def _files(bundle: Bundle) -> dict[str, int]:

@@ -18,7 +18,8 @@ from qpack_schemas.errors import InputError
 from qpack_schemas.manifest import Kernel, Target, compiled_targets
 from qpack_schemas.traffic import decode_traffic
 
-TILE_ROWS = {"linear_int4.linear_int4_decode": 8}  # rows that a program multiplies a weight with
+# Rows that a program multiplies a weight with.
+TILE_ROWS = {"linear_int4.linear_int4_decode": 8, "linear.linear_int8": 8}
 
 
 def report(path: Path, output_format: str) -> str:

@@ -1,13 +1,13 @@
 """What the bytes of each arena are for. The same split for a bundle and for one that is only planned."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from qpack_packager.commands.typeset import bar, bytes_text, columns, percent
 from qpack_schemas.manifest import Memory
 from qpack_schemas.program import Buffer, Program, align
 
-Weight = tuple[str, Sequence[int], Buffer]  # form as in the manifest, logical shape, tensor as stored
+Weight = tuple[str, str, Buffer]  # name, form as in the manifest or of a module, tensor as stored
 Parts = Mapping[str, Mapping[str, int]]  # arena -> purpose -> bytes
 
 _WEIGHT_PURPOSES = ("int4 codes and scales", "embedding and head", "other dense", "RoPE table")
@@ -26,14 +26,14 @@ _KEEPS = {
 def memory_parts(
     memory: Memory,
     weights: Iterable[Weight],
-    vocab_size: int,
     shared: Mapping[str, Buffer],
-    programs: Iterable[Program],
+    programs: Collection[Program],
 ) -> Parts:
     """Each arena's bytes by purpose, alignment included, so that they add up to the arena."""
     held = Counter[str](dict.fromkeys(_WEIGHT_PURPOSES, 0))
-    for form, logical_shape, tensor in weights:
-        held[_weight_purpose(form, logical_shape, vocab_size)] += tensor.bytes()
+    vocabulary = {name for program in programs for name in _vocabulary(program)}
+    for name, form, tensor in weights:
+        held[_weight_purpose(name, form, vocabulary)] += tensor.bytes()
     held["headers and padding"] = memory["weights_bytes"] - held.total()
     return {
         "weights": dict(held),
@@ -43,13 +43,19 @@ def memory_parts(
     }
 
 
-def _weight_purpose(form: str, logical_shape: Sequence[int], vocab_size: int) -> str:
-    int4, vocabulary, dense, rope = _WEIGHT_PURPOSES
-    if form.startswith("marlin"):
-        return int4
-    if form == "rope_table":
-        return rope
-    return vocabulary if len(logical_shape) == 2 and logical_shape[0] == vocab_size else dense
+def _vocabulary(program: Program) -> Iterator[str]:
+    """The weights that have a line per token: read by token, or giving the logits."""
+    logits = program.code[-1].inputs["logits"]
+    for instruction in program.code:
+        if "tokens" in instruction.inputs or logits in instruction.outputs.values():
+            yield from (name for operand, name in instruction.operands() if operand.is_weight)
+
+
+def _weight_purpose(name: str, form: str, vocabulary: Set[str]) -> str:
+    int4, tokens, dense, rope = _WEIGHT_PURPOSES
+    if name in vocabulary:
+        return tokens
+    return int4 if form.startswith("marlin") else rope if form == "rope_table" else dense
 
 
 def _state(shared: Mapping[str, Buffer], programs: Iterable[Program]) -> dict[str, int]:

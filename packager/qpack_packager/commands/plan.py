@@ -8,7 +8,14 @@ from typing import cast
 from qpack_packager.bundle_writer import plan_weights
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
 from qpack_packager.commands.roofline import tokens_per_second
-from qpack_packager.commands.sections import bucket_lines, model_text, serving_lines, tensor_lines
+from qpack_packager.commands.sections import (
+    bucket_lines,
+    model_text,
+    scheme_text,
+    serving_lines,
+    tensor_lines,
+    vocabulary_lines,
+)
 from qpack_packager.commands.typeset import bytes_text, columns, percent, wrapped
 from qpack_packager.cuda.lowering.lower import lower_target, shared_of
 from qpack_packager.cuda.lowering.refusals import refusals
@@ -17,7 +24,8 @@ from qpack_packager.cuda.targets import COMMON, Target
 from qpack_packager.describe import describe_model
 from qpack_packager.devices import DEVICES, Device
 from qpack_packager.prepare import Prepared
-from qpack_packager.quantize.marlin import GROUP
+from qpack_packager.quantize.groups import GROUP
+from qpack_schemas.bundle_rules import vocabulary_forms
 from qpack_schemas.manifest import Memory, Quant
 from qpack_schemas.memory import account
 from qpack_schemas.traffic import Traffic, decode_traffic
@@ -34,9 +42,8 @@ def report(prepared: Prepared, output_format: str) -> str:
         for path, plan in plan_weights(tensors).items()
     }
     memory = account(sum(files.values()), lowered.buffers, lowered.programs, serving.buckets)
-    weights = [(module.form, module.shape, tensor) for module in lowered.modules for tensor in module.tensors.values()]
-    vocab_size = prepared.checkpoint.config.vocab_size
-    parts = memory_parts(memory, weights, vocab_size, lowered.buffers, lowered.programs.values())
+    weights = [(name, module.form, tensor) for module in lowered.modules for name, tensor in module.tensors.items()]
+    parts = memory_parts(memory, weights, lowered.buffers, lowered.programs.values())
     steps, launches = _steps(prepared), _launches(prepared)
     if output_format == "json":
         return json.dumps(_facts(prepared, files, memory, parts, steps, launches), ensure_ascii=True)
@@ -54,6 +61,11 @@ def _launches(prepared: Prepared) -> int | None:
 
 def _notes(prepared: Prepared, launches: int | None) -> list[str]:
     return [*prepared.checkpoint.notes, *([NOT_GRAPHABLE] if launches is None else [])]
+
+
+def _quant(prepared: Prepared) -> dict[str, object]:
+    """Those fields of the manifest's `quant` that a plan knows."""
+    return {**prepared.lowered.accounting.to_manifest(), **vocabulary_forms(prepared.lowered.programs["decode"])}
 
 
 def _steps(prepared: Prepared) -> list[Traffic]:
@@ -88,7 +100,7 @@ def _facts(
     ]
     return {
         "model": describe_model(prepared),
-        "quant": prepared.lowered.accounting.to_manifest(),
+        "quant": _quant(prepared),
         "slots": serving.slots,
         "context": serving.context,
         "buckets": list(serving.buckets),
@@ -105,13 +117,14 @@ def _facts(
 def _lines(
     prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Traffic], launches: int | None
 ) -> Iterator[str]:
-    serving, quant = prepared.serving, cast(Quant, prepared.lowered.accounting.to_manifest())
+    serving, quant = prepared.serving, cast(Quant, _quant(prepared))
     yield from wrapped("model", model_text(describe_model(prepared)))
     yield from serving_lines(serving.slots, serving.context, serving.dtype, serving.buckets)
+    yield from vocabulary_lines(quant, tied=prepared.lowered.tied)
     for note in _notes(prepared, launches):
         yield from wrapped("note", note)
     yield ""
-    yield from tensor_lines(quant["tensors"], f"to int4 in groups of {GROUP}", quant["kept"], quant["dropped"])
+    yield from tensor_lines(quant["tensors"], f"to {scheme_text(4, GROUP, quant)}", quant["kept"], quant["dropped"])
     yield ""
     yield from memory_lines(memory, parts)
     yield ""

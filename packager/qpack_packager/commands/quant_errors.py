@@ -17,6 +17,7 @@ class SourceError:
 
     tensor: str
     part: str  # "", or which lines of the tensor
+    bits: int
     relative_rms_error: float
 
 
@@ -29,19 +30,23 @@ class QuantErrors:
         return median(source.relative_rms_error for source in self.worst_first)
 
     def range_text(self) -> str:
-        best, worst = self.worst_first[-1], self.worst_first[0]
-        return f"{percent(best.relative_rms_error)} to {percent(worst.relative_rms_error)}"
+        """Per number of bits, since 8 and 4 of them are far apart."""
+        by_bits: dict[int, list[str]] = {}
+        for source in self.worst_first:
+            by_bits.setdefault(source.bits, []).append(percent(source.relative_rms_error))
+        ranges = {bits: " to ".join(dict.fromkeys([shown[-1], shown[0]])) for bits, shown in sorted(by_bits.items())}
+        return ", ".join(f"{shown} in int{bits}" if len(ranges) > 1 else shown for bits, shown in ranges.items())
 
     def to_json(self) -> dict[str, object]:
         return {"median": self.median, "worst_first": [vars(source) for source in self.worst_first]}
 
     def lines(self, shown: int) -> list[str]:
         rows = [
-            (f"{source.tensor} {source.part}".rstrip(), f"{100 * source.relative_rms_error:.2f} %")
+            (f"{source.tensor} {source.part}".rstrip(), f"int{source.bits}", f"{100 * source.relative_rms_error:.2f} %")
             for source in self.worst_first[:shown]
         ]
         title = f"Quantization error: rms relative to the weights, median {100 * self.median:.2f} %"
-        return [title, *columns(rows, right={1})]
+        return [title, *columns(rows, right={2})]
 
 
 def read_quant_errors(bundle: Bundle) -> QuantErrors | None:
@@ -63,5 +68,8 @@ def read_quant_errors(bundle: Bundle) -> QuantErrors | None:
 
 
 def _read_line(line: str) -> list[SourceError]:
-    sources = parse_strict(line, QUANT_LOG)["sources"]
-    return [SourceError(str(s["tensor"]), str(s["part"]), float(s["relative_rms_error"])) for s in sources]
+    module = parse_strict(line, QUANT_LOG)
+    bits = int(module["bits"])
+    return [
+        SourceError(str(s["tensor"]), str(s["part"]), bits, float(s["relative_rms_error"])) for s in module["sources"]
+    ]

@@ -1,10 +1,12 @@
 """Sections that `plan` and `inspect` share, each from the part of the manifest that it shows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qpack_packager.commands.typeset import bytes_text, columns, counted, wrapped
 from qpack_schemas.manifest import Bucket, Memory, Model, Rule, TensorCounts
 from qpack_schemas.program import KINDS
+
+_STORED = {"dense": "as in the checkpoint"}
 
 
 def model_text(model: Model) -> str:
@@ -24,6 +26,19 @@ def serving_lines(slots: int, context: int, dtype: str, buckets: Sequence[Bucket
         *wrapped("serves", f"{counted(slots, 'sequence')} of up to {context:,} positions, in {dtype}"),
         *wrapped("buckets", f"decode of {decode}, prefill of {prefill} rows; contexts of {contexts}"),
     ]
+
+
+def vocabulary_lines(forms: Mapping[str, object], *, tied: bool) -> list[str]:
+    """How head and embedding are stored. `forms`: those fields of the manifest's `quant`."""
+    head, embedding = (_STORED.get(str(forms[name]), str(forms[name])) for name in ("lm_head", "embedding"))
+    tie = ("tied, one tensor" if head == embedding else "tied, but a tensor each") if tied else "not tied"
+    return wrapped("head", f"{head}; embedding {embedding}; {tie}")
+
+
+def scheme_text(bits: int, group: int, forms: Mapping[str, object]) -> str:
+    """What quantized tensors become. `forms` as above."""
+    others = [what for what, name in (("head", "lm_head"), ("embedding", "embedding")) if forms[name] == "int8"]
+    return f"int{bits} in groups of {group}" + (f" ({' and '.join(others)} int8)" if others else "")
 
 
 def tensor_lines(counts: TensorCounts, scheme: str, kept: Sequence[Rule], dropped: Sequence[Rule]) -> Iterator[str]:

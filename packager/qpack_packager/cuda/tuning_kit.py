@@ -20,7 +20,7 @@ from qpack_packager.cuda.targets import Architecture, Target
 from qpack_packager.devices import typical
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
-from qpack_packager.quantize.marlin import GROUP
+from qpack_packager.quantize.groups import GROUP
 from qpack_packager.serving import Options
 from qpack_schemas.errors import UsageError
 from qpack_schemas.manifest import Kernel, seal
@@ -70,12 +70,12 @@ def make_kit(
 def lower_candidates(
     program: Program, shared: Mapping[str, Buffer], target: Target, tuning: Tuning
 ) -> tuple[Choices, dict[str, KernelSpec]]:
-    """What is measured for every shape of the decode `program`, and the kernels of it all by name. Of weights that are
-    padded to the same shape the first stands for all."""
+    """What is measured for every shape of the decode `program` but the head's, and the kernels of it all by name. Of
+    weights that are padded to the same shape the first stands for all."""
     choices: Choices = {}
     specs: dict[str, KernelSpec] = {}
     for index, instruction in enumerate(program.code):
-        if instruction.op != "linear_int4":
+        if instruction.op != "linear_int4" or both.is_head(program, index):
             continue
         o = operands(instruction)
         lines, width = shared[o["scale"]].extent(1)

@@ -32,8 +32,11 @@ def lower(checkpoint: Checkpoint, serving: Serving, real_vocab_size: int, where:
         lowering = QwenLowering(checkpoint.config, serving, kind, shared)
         programs[kind] = place_work(lowering.lower(tied=tied, real_vocab_size=real_vocab_size))
     modules = tuple(shared.modules.values())
-    used = {rows.tensor for module in modules for rows in module.sources}
-    accounting = account(checkpoint.tensors, used, tied_duplicate=tied, where=where)
+    dense, quantized = (
+        {rows.tensor for module in modules if (module.form == "dense") == kept for rows in module.sources}
+        for kept in (True, False)
+    )
+    accounting = account(checkpoint.tensors, dense, quantized, tied_duplicate=tied, where=where)
     return Lowered(programs, shared.buffers, modules, accounting, tied)
 
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from qpack_packager.quantize.marlin import GROUP, TILE_N
+from qpack_packager.quantize.groups import GROUP
+from qpack_packager.quantize.marlin import TILE_N
 from qpack_schemas.program import Buffer
 
-Form = Literal["dense", "marlin", "rope_table"]
+Form = Literal["dense", "marlin", "int8", "rope_table"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Module:
-    """One or two tensors of the bundle (int4 codes and their scales), the sources joined along the first axis."""
+    """One or two tensors of the bundle (codes and their scales), the sources joined along the first axis."""
 
     name: str
     form: Form
@@ -32,7 +33,7 @@ class Module:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """[N, K] of a marlin module after zero padding to whole tiles and groups."""
+        """[N, K] of a marlin or int8 module after zero padding to whole tiles and groups."""
         n, k = self.shape
         return -(-n // TILE_N) * TILE_N, -(-k // GROUP) * GROUP
 
@@ -50,6 +51,16 @@ def marlin(name: str, sources: tuple[Rows, ...], shape: tuple[int, int]) -> Modu
         f"{name}.scale": Buffer("weights", "bfloat16", (k // GROUP, n)),
     }
     return Module(name, "marlin", sources, shape, tensors)
+
+
+def int8(name: str, sources: tuple[Rows, ...], shape: tuple[int, int]) -> Module:
+    module = Module(name, "int8", sources, shape, {})
+    n, k = module.padded
+    tensors = {
+        f"{name}.q": Buffer("weights", "int8", (n, k)),
+        f"{name}.scale": Buffer("weights", "bfloat16", (n, k // GROUP)),
+    }
+    return Module(name, "int8", sources, shape, tensors)
 
 
 def rope_table(context: int, rotary_dim: int, theta: float) -> Module:

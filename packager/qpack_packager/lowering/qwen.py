@@ -8,6 +8,7 @@ from qpack_packager.checkpoint.model_config import ModelConfig
 from qpack_packager.lowering.builder import Builder, Shared
 from qpack_packager.lowering.frame import ROW, emit_choice, emit_rows
 from qpack_packager.lowering.modules import Rows, rope_table
+from qpack_packager.lowering.vocabulary import Vocabulary, emit_embedding, emit_head
 from qpack_packager.quantize.marlin import TILE_N
 from qpack_packager.serving import Serving
 from qpack_schemas.program import Kind, Program
@@ -30,10 +31,13 @@ class QwenLowering:
     def lower(self, *, tied: bool, real_vocab_size: int) -> Program:
         b, c = self.b, self.config
         tokens, last = emit_rows(b, self.seats, self.vocab)
-        stored = (self.vocab, c.hidden_size)
-        table = b.dense("embed.weight", {Rows(EMBEDDING): (c.vocab_size, c.hidden_size)}, stored=stored)
+        lines = (c.vocab_size, c.hidden_size)
+        embedding = Vocabulary("embed", EMBEDDING, lines, self.vocab, self.serving.embedding)
+        head = Vocabulary("lm_head", EMBEDDING if tied else HEAD, lines, self.vocab, self.serving.lm_head)
+        if tied and head.form == embedding.form:
+            head = embedding
         h, delta = b.work("h", "R", c.hidden_size), None
-        b.emit("embed", {"tokens": tokens, "table": table}, {"y": h})
+        emit_embedding(b, tokens, embedding, h)
         for i, layer in enumerate(c.layers):
             x, h = self.norm(h, delta, f"{i}.input", f"model.layers.{i}.input_layernorm.weight")
             delta = self.attention(i, x) if layer == "full_attention" else self.gated_delta(i, x)
@@ -44,11 +48,8 @@ class QwenLowering:
             y = b.work("final.last", 1, c.hidden_size)
             b.emit("take_rows", {"x": x, "rows": last}, {"y": y})
             x = y
-        head = table
-        if not tied:
-            head = b.dense("lm_head.weight", {Rows(HEAD): (c.vocab_size, c.hidden_size)}, stored=stored)
         logits = b.io("logits", "float32", 1 if last else "R", self.vocab)
-        b.emit("linear", {"x": x, "weight": head}, {"y": logits})
+        emit_head(b, x, head, logits)
         emit_choice(b, logits, self.seats, self.vocab, real_vocab_size, last)
         return b.finish(self.serving.most_rows(b.kind))
 

@@ -1,1 +1,1 @@
-"""Weights to int4: which tensors, how they are rounded, and the Marlin layout they are stored in."""
+"""Weights to int4 and int8: how they are rounded, and the Marlin layout that int4 codes are stored in."""

@@ -9,7 +9,6 @@ Layout published with Marlin (Frantar et al., "MARLIN: Mixed-Precision Auto-Regr
 
 import numpy as np
 
-GROUP = 128  # weights along K that share a scale
 TILE_N = 64
 
 

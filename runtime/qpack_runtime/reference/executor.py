@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from qpack_runtime.arenas import Arenas
-from qpack_runtime.reference import instructions, mixers, sampling
-from qpack_runtime.reference.marlin import dequantize
+from qpack_runtime.reference import instructions, int8, marlin, mixers, sampling
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.instructions import INSTRUCTIONS
 from qpack_schemas.program import Instruction, Program
@@ -16,8 +16,10 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
     "rows_decode": instructions.rows_decode,
     "rows_prefill": instructions.rows_prefill,
     "embed": instructions.embed,
+    "embed_int8": instructions.embed_int8,
     "rms_norm": instructions.rms_norm,
     "linear_int4": instructions.linear_int4,
+    "linear_int8": instructions.linear_int8,
     "linear": instructions.linear,
     "rope_kv_write": mixers.rope_kv_write,
     "attention": mixers.attention,
@@ -37,6 +39,8 @@ class ReferenceExecutor:
     lookahead = False  # a launch is over when it returns
 
     def __init__(self, bundle: Bundle):
+        self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
         self.arenas = Arenas(bundle)
         self._matrices: dict[str, np.ndarray] = {}
         self._calls: dict[str, list[Callable[[], None]]] = {}
@@ -81,7 +85,10 @@ class ReferenceExecutor:
         if instruction.op == "linear_int4":
             k, n = views["x"].shape[1], views["y"].shape[1]
             words, scales = views["q"], views["scale"]
-            views["q"] = self._matrix(instruction.inputs["q"], lambda: dequantize(words, scales)[:k, :n])
+            views["q"] = self._matrix(instruction.inputs["q"], lambda: marlin.dequantize(words, scales)[:k, :n])
+        if instruction.op == "linear_int8":
+            k, codes, scales = views["x"].shape[1], views["q"], views["scale"]
+            views["q"] = self._matrix(instruction.inputs["q"], lambda: int8.dequantize(codes, scales)[:, :k])
         for operand in {"linear": ["weight"], "gated_delta": ["ba"]}.get(instruction.op, []):
             views[operand] = self._matrix(instruction.inputs[operand], partial(views[operand].astype, np.float32))
         return partial(FUNCTIONS[instruction.op], **views, **instruction.attrs)

@@ -5,6 +5,7 @@ Outputs are filled and updated operands changed in place; R, T, S, ... are the l
 
 import numpy as np
 
+from qpack_runtime.reference.int8 import dequantize
 from qpack_schemas.sampling import COUNT_MASK, PROMPT_BIT
 
 
@@ -53,6 +54,12 @@ def embed(tokens, table, y) -> None:
     y[:] = table[tokens]
 
 
+def embed_int8(tokens, table, scale, y) -> None:
+    """y = table[token] * scale, padding left out."""
+    for row, token in enumerate(tokens):
+        y[row] = dequantize(table[token], scale[token])[: y.shape[1]]
+
+
 def rms_norm(x, weight, y, *, eps, unit_offset, delta=None, sum=None) -> None:
     """y = norm(x), or with `delta`: sum = x + delta, rounded to the buffer's dtype, and y = norm(sum)."""
     for row in range(len(x)):
@@ -66,6 +73,12 @@ def linear_int4(x, q, scale, y, *, bias=None) -> None:
     for row in range(len(x)):
         product = f32(x[row]) @ q
         y[row] = product if bias is None else product + f32(bias)
+
+
+def linear_int8(x, q, scale, y) -> None:
+    """y = x @ q^T; q is bound as float32 [N, K], codes times scales."""
+    for row in range(len(x)):
+        y[row] = q @ f32(x[row])
 
 
 def linear(x, weight, y, *, bias=None) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from bundles import ASSETS
+from bundles import ASSETS, SMALL, build_bundle
 from checkpoints import read_config
 from qpack_packager.commands.inspect import report, summary
+from qpack_packager.commands.typeset import percent
 from qpack_schemas.errors import IntegrityError
 from qpack_schemas.manifest import seal
 
@@ -96,12 +98,13 @@ def test_the_weights_are_split_by_what_the_files_hold(name: str, tiny_bundle: Ca
     bundle = tiny_bundle(name)
     stored = load_file(bundle / "weights" / "00000.safetensors")
     sizes = {key: tensor.nbytes for key, tensor in stored.items() if not key.startswith("pad.")}
-    int4 = sum(size for key, size in sizes.items() if key.endswith((".q", ".scale")))
+    tokens = sizes["embed.q"] + sizes["embed.scale"]
+    int4 = sum(size for key, size in sizes.items() if key.endswith((".q", ".scale"))) - tokens
     file = (bundle / "weights" / "00000.safetensors").stat().st_size
     assert facts(bundle)["totals"]["memory_parts"]["weights"] == {
         "int4 codes and scales": int4,
-        "embedding and head": sizes["embed.weight"],
-        "other dense": sum(sizes.values()) - int4 - sizes["embed.weight"] - sizes["rope"],
+        "embedding and head": tokens,
+        "other dense": sum(sizes.values()) - int4 - tokens - sizes["rope"],
         "RoPE table": sizes["rope"],
         "headers and padding": file - sum(sizes.values()),
     }
@@ -124,7 +127,19 @@ def test_the_worst_quantized_tensors_come_first(name: str, tiny_bundle: Callable
     assert errors["median"] == pytest.approx(median(worst))
     section = report(bundle, "text").split("Quantization error")[1].split("\n\n")[0].splitlines()[1:]
     top = max(log, key=lambda source: source["relative_rms_error"])
-    assert section[0].split() == [top["tensor"], f"{100 * top['relative_rms_error']:.2f}", "%"]
+    assert section[0].split() == [top["tensor"], "int4", f"{100 * top['relative_rms_error']:.2f}", "%"]
+
+
+def test_a_head_in_int4_and_an_embedding_in_int8_are_told_and_their_errors_kept_apart(tmp_path: Path):
+    options = replace(SMALL, lm_head="int4", embedding="int8")
+    bundle = build_bundle(ASSETS / "tiny-qwen3", tmp_path / "bundle", options)
+    flat = " ".join(report(bundle, "text").split())
+    assert "head int4; embedding int8; tied, but a tensor each" in flat
+    worst = facts(bundle)["totals"]["quantization_errors"]["worst_first"]
+    by_bits = {bits: [source["relative_rms_error"] for source in worst if source["bits"] == bits] for bits in (4, 8)}
+    assert [len(errors) for errors in by_bits.values()] == [29, 1]
+    low, high, eight = (percent(error) for error in (min(by_bits[4]), max(by_bits[4]), *by_bits[8]))
+    assert f"error {low} to {high} in int4, {eight} in int8" in flat
 
 
 @pytest.mark.parametrize("log", [None, b""])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,22 +95,32 @@ def test_a_model_of_published_size_is_planned_from_its_headers_alone(
     alignment = 256 * 2 * attention_layers
     assert positions * kv <= parts["state"]["KV cache"] < positions * kv + alignment
     assert parts["state"]["recurrent"] == seats * recurrent
-    assert parts["weights"]["embedding and head"] == 2 * embedding
+    stored = embedding + embedding // 128 * 2  # 8 bits per weight and a 16-bit scale for each 128
+    assert parts["weights"]["embedding and head"] == stored
     # 4 bits per weight and a 16-bit scale for each 128
     assert parts["weights"]["int4 codes and scales"] == linear // 2 + linear // 128 * 2
-    assert plan["memory"]["weights_bytes"] == pytest.approx(linear * (1 / 2 + 2 / 128) + 2 * embedding, rel=0.01)
+    assert plan["memory"]["weights_bytes"] == pytest.approx(linear * (1 / 2 + 2 / 128) + stored, rel=0.01)
 
 
-def test_a_decode_step_reads_every_weight_once_and_of_the_embedding_a_line_per_row(tmp_path: Path):
-    model, bundle = random_checkpoint(tmp_path / "model", "qwen3_5", tied=False), tmp_path / "bundle"
-    build(ModelText(model), bundle, SMALL, Progress("plain"))
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("head", "embedding"), [("int8", "int8"), ("int4", "int8"), ("int4", "bf16"), ("bf16", "bf16")]
+)
+def test_a_decode_step_reads_every_weight_once_and_of_the_embedding_a_line_per_row(
+    tied: bool, head: str, embedding: str, tmp_path: Path
+):
+    model, bundle = random_checkpoint(tmp_path / "model", "qwen3_5", tied=tied), tmp_path / "bundle"
+    options = replace(SMALL, lm_head=head, embedding=embedding)
+    build(ModelText(model), bundle, options, Progress("plain"))
     with safe_open(bundle / "weights" / "00000.safetensors", "numpy") as file:
         sizes = {name: file.get_slice(name) for name in file.keys() if not name.startswith("pad.")}  # noqa: SIM118
-        widths = {"BF16": 2, "F32": 4, "I32": 4}
+        widths = {"BF16": 2, "F32": 4, "I32": 4, "I8": 1}
         size = {n: widths[s.get_dtype()] * _product(s.get_shape()) for n, s in sizes.items()}
-        lines = {n: size[n] // sizes[n].get_shape()[0] for n in ("embed.weight", "rope")}
-    whole = sum(size.values()) - size["embed.weight"] - size["rope"]
-    steps = planned(model)["decode_steps"]
+        lines = {n: size[n] // sizes[n].get_shape()[0] for n in sizes if n.startswith("embed.") or n == "rope"}
+    if tied and head == embedding:  # the head reads all of it anyway
+        lines = {"rope": lines["rope"]}
+    whole = sum(size.values()) - sum(size[name] for name in lines)
+    steps = planned(model, options)["decode_steps"]
     assert [(step["rows"], step["weights"]) for step in steps] == [
         (rows, whole + rows * sum(lines.values())) for rows in (1, 4)
     ]

@@ -14,12 +14,12 @@ from qpack_packager.cuda.kernels import norm
 
 @triton.jit
 def begin_decode(
-    slots, slot_token, slot_position, counts, table, weight, positions, h, x,
+    slots, slot_token, slot_position, counts, table, scale, weight, positions, h, x,
     SCRATCH: tl.constexpr, V: tl.constexpr, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each row continues its slot: positions [R] = slot_position[slot], its token is counted, h [R, H] = table[token]
-    and x = norm(h) * weight. Slots must be distinct, SCRATCH aside, whose seat is neither read nor counted.
-    Grid (R,)."""
+    """Each row continues its slot: positions [R] = slot_position[slot], its token is counted, h [R, H] is its line of
+    the table as in `embed`, and x = norm(h) * weight. Slots must be distinct, SCRATCH aside, whose seat is neither read
+    nor counted. Grid (R,)."""
     row = tl.program_id(0)
     slot = tl.load(slots + row)
     live = slot != SCRATCH
@@ -35,24 +35,34 @@ def begin_decode(
         else:
             old = tl.load(count + token).to(tl.int32)
             tl.store(count + token, (old + 1).to(tl.int16), mask=(old & 0x7FFF) < 0x7FFF)
-    embed(row, token, table, weight, h, x, H, EPS, UNIT, BLOCK)
+    embed(row, token, table, scale, weight, h, x, H, EPS, UNIT, BLOCK)
 
 
 @triton.jit
 def embed_norm(
-    tokens, table, weight, h, x, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr
+    tokens, table, scale, weight, h, x, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """h [R, H] = table[tokens], x = norm(h) * weight. Grid (R,)."""
+    """h [R, H] = the tokens' lines of the table as in `embed`, x = norm(h) * weight. Grid (R,)."""
     row = tl.program_id(0)
-    embed(row, tl.load(tokens + row), table, weight, h, x, H, EPS, UNIT, BLOCK)
+    embed(row, tl.load(tokens + row), table, scale, weight, h, x, H, EPS, UNIT, BLOCK)
 
 
 @triton.jit
-def embed(row, token, table, weight, h, x, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr):
-    """Row `row` of h and x; BLOCK is H rounded up to a power of two."""
+def embed(
+    row, token, table, scale, weight, h, x, H: tl.constexpr, EPS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Row `row` of h and x; BLOCK is H rounded up to a power of two. With scale [V, H' / 128], H' being H rounded up
+    to 128, table is int8 [V, H'] and a line is codes times scales; without (None) it is a line of table [V, H]."""
     columns = tl.arange(0, BLOCK)
     mask = columns < H
-    embedded = tl.load(table + token.to(tl.int64) * H + columns, mask=mask, other=0.0).to(h.dtype.element_ty)
+    if scale is None:
+        line = tl.load(table + token.to(tl.int64) * H + columns, mask=mask, other=0.0)
+    else:
+        GROUPS: tl.constexpr = (H + 127) // 128
+        codes = tl.load(table + token.to(tl.int64) * (128 * GROUPS) + columns, mask=mask, other=0)
+        steps = tl.load(scale + token.to(tl.int64) * GROUPS + columns // 128, mask=mask, other=0.0)
+        line = codes.to(tl.float32) * steps.to(tl.float32)
+    embedded = line.to(h.dtype.element_ty)
     tl.store(h + row * H + columns, embedded, mask=mask)
     normed = norm.normalize(embedded.to(tl.float32), weight, columns, mask, H, EPS, UNIT)
     tl.store(x + row * H + columns, normed.to(x.dtype.element_ty), mask=mask)

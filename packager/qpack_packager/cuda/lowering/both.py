@@ -2,6 +2,7 @@
 
 from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
 from qpack_schemas.launch_table import Scalar
+from qpack_schemas.program import Instruction, Program
 from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, TOP_LOGPROBS_LIMIT  # noqa: F401
 
 DENSE_TILE, DENSE_STEP = 64, 128  # weight lines of a program, and columns that it multiplies at a time
@@ -34,6 +35,29 @@ def linear(to: Launches, index: int) -> int:
     }  # fmt: skip
     to.launch("linear.linear", (index, index), (-(-lines // DENSE_TILE), 1 if one else "R/8", 1), given, warps=2)
     return 1
+
+
+def linear_int8(to: Launches, index: int) -> int:
+    o = operands(to.program.code[index])
+    lines, _ = to.shape(o["q"])
+    one = to.rows(o["x"]) == 1
+    given = {
+        "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": Scalar(1) if one else ROWS,
+        "K": to.shape(o["x"])[1], "N": lines, "TILE": DENSE_TILE, "MMA": to.architecture.tensor_cores,
+    }  # fmt: skip
+    to.launch("linear.linear_int8", (index, index), (-(-lines // DENSE_TILE), 1 if one else "R/8", 1), given, warps=2)
+    return 1
+
+
+def is_head(program: Program, index: int) -> bool:
+    """Whether instruction `index`, a product, gives the logits: they are no work buffer, so they can't be planes."""
+    return program.buffers[program.code[index].outputs["y"]].arena == "io"
+
+
+def is_normed_embedding(line: Instruction, norm: Instruction) -> bool:
+    """Whether `line` is an embedding, dense or int8, and `norm` the norm of what it reads."""
+    embeds = line.op in ("embed", "embed_int8")
+    return embeds and norm.op == "rms_norm" and "delta" not in norm.inputs and norm.inputs["x"] == line.outputs["y"]
 
 
 def silu_mul(to: Launches, index: int) -> int:

@@ -3,41 +3,48 @@
 Each function emits the launches from instruction `index` on and says how many instructions they covered.
 """
 
+from qpack_packager.cuda.lowering.both import is_head, is_normed_embedding
 from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
 from qpack_packager.cuda.lowering.tiles import Tile
+from qpack_schemas.launch_table import Scalar
 
 SPLIT = 128  # keys of one program of attention_split
 VALUE_COLUMNS = 32  # of the recurrent state in one program: fills a GPU at batch 1
 
 
 def begin(to: Launches, index: int) -> int:
-    """rows_decode, embed and the first norm, in one launch."""
+    """rows_decode, the embedding and the first norm, in one launch."""
     rows, embed, norm = to.program.code[index : index + 3]
-    if (rows.op, embed.op, norm.op) != ("rows_decode", "embed", "rms_norm") or "delta" in norm.inputs:
-        raise AssertionError("a decode program begins with rows_decode, embed and a norm of the embedding")
+    if rows.op != "rows_decode" or not is_normed_embedding(embed, norm):
+        raise AssertionError("a decode program begins with rows_decode, the embedding and its norm")
     r, e, n = operands(rows), operands(embed), operands(norm)
-    width = to.shape(e["table"])[1]
+    width = to.shape(e["y"])[1]
     seats, vocab = to.shape(r["counts"])
     given = {
         "slots": r["slots"], "slot_token": r["slot_token"], "slot_position": r["slot_position"],
-        "counts": r["counts"], "table": e["table"], "weight": n["weight"], "positions": r["positions"],
-        "h": e["y"], "x": n["y"], "SCRATCH": seats - 1, "V": vocab, "H": width, "EPS": norm.attrs["eps"],
-        "UNIT": norm.attrs["unit_offset"], "BLOCK": block(width),
+        "counts": r["counts"], "table": e["table"], "scale": e.get("scale"), "weight": n["weight"],
+        "positions": r["positions"], "h": e["y"], "x": n["y"], "SCRATCH": seats - 1, "V": vocab, "H": width,
+        "EPS": norm.attrs["eps"], "UNIT": norm.attrs["unit_offset"], "BLOCK": block(width),
     }  # fmt: skip
     to.launch("rows.begin_decode", (index, index + 2), ("R", 1, 1), given)
     return 3
 
 
 def linear_int4(to: Launches, index: int, tile: Tile) -> int:
+    """Planes for whoever reads them. Of a head, which has one plane and no bias, that is the logits themselves."""
     o = operands(to.program.code[index])
     padded = to.shape(o["q"])[1] // 2
-    to.hold(o["y"], tile.planes, o.get("bias"))
+    if not is_head(to.program, index):
+        to.hold(o["y"], tile.planes, o.get("bias"))
+    elif tile.planes > 1 or "bias" in o:
+        raise AssertionError("logits are float32, one plane without a bias")
+    one = to.rows(o["x"]) == 1
     given = {
-        "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": ROWS, "K": to.shape(o["x"])[1],
-        "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns,
+        "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": Scalar(1) if one else ROWS,
+        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns,
         "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
-    grid = (padded // tile.columns, tile.planes, "R/8")
+    grid = (padded // tile.columns, tile.planes, 1 if one else "R/8")
     warps = _tile_warps(tile, to)
     to.launch("linear_int4.linear_int4_decode", (index, index), grid, given, warps=warps)
     return 1

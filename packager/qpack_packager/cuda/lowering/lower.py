@@ -13,7 +13,7 @@ from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target, forward_path, parse_targets
 from qpack_packager.devices import typical
 from qpack_packager.lowering.lower import Lowered
-from qpack_packager.quantize.marlin import GROUP
+from qpack_packager.quantize.groups import GROUP
 from qpack_schemas.launch_table import LaunchTable
 from qpack_schemas.program import Buffer, Kind, Program
 
@@ -21,6 +21,7 @@ Emit = Callable[[Launches, int], int]
 BOTH: Mapping[str, Emit] = {
     "rms_norm": both.rms_norm,
     "linear": both.linear,
+    "linear_int8": both.linear_int8,
     "silu_mul": both.silu_mul,
     "rope_kv_write": both.rope_kv_write,
     "sample": sample,
@@ -33,7 +34,7 @@ DECODE: Mapping[str, Emit] = {
 PREFILL: Mapping[str, Emit] = {
     "rows_prefill": prefill.begin,
     "embed": prefill.embed,
-    "linear_int4": prefill.linear_int4,
+    "embed_int8": prefill.embed,
     "attention": prefill.attention,
     "causal_conv1d": prefill.causal_conv1d,
     "gated_delta": prefill.gated_delta,
@@ -79,7 +80,7 @@ def lower_target(
     for kind, program in programs.items():
         check_graphable(program, shared, target.name)
         launches = Launches(program, shared, target.architecture)
-        emitters = {**BOTH, **(PREFILL if kind == "prefill" else {**DECODE, "linear_int4": _tiled(target, tuning)})}
+        emitters = {**BOTH, **(PREFILL if kind == "prefill" else DECODE), "linear_int4": _linear_int4(target, tuning)}
         index = 0
         while index < len(program.code):
             index += emitters[program.code[index].op](launches, index)
@@ -88,12 +89,16 @@ def lower_target(
     return LoweredTarget(target, tables, dict(sorted(specs.items())))
 
 
-def _tiled(target: Target, tuning: Tuning) -> Emit:
+def _linear_int4(target: Target, tuning: Tuning) -> Emit:
+    """Of prefill all but the head multiplies many rows. The head's tile is never a tuned one: it has one plane."""
     device = typical(f"sm_{target.sm}")
 
-    def linear_int4(to: Launches, index: int) -> int:
+    def emit(to: Launches, index: int) -> int:
         lines, width = to.shape(operands(to.program.code[index])["scale"])
-        tile = choose(device, tuning, lines * GROUP, width)
-        return decode.linear_int4(to, index, tile)
+        if both.is_head(to.program, index):
+            return decode.linear_int4(to, index, choose(device, Tuning(), lines * GROUP, width, most_planes=1))
+        if to.program.kind == "prefill":
+            return prefill.linear_int4(to, index)
+        return decode.linear_int4(to, index, choose(device, tuning, lines * GROUP, width))
 
-    return linear_int4
+    return emit

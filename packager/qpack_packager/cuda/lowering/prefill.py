@@ -3,6 +3,7 @@
 Each function emits the launches from instruction `index` on and says how many instructions they covered.
 """
 
+from qpack_packager.cuda.lowering.both import is_normed_embedding
 from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
 
 TILE_ROWS, TILE_COLUMNS = 32, 128  # of a program of an int4 linear
@@ -28,13 +29,13 @@ def begin(to: Launches, index: int) -> int:
 def embed(to: Launches, index: int) -> int:
     """The embedding and the first norm, in one launch."""
     line, norm = to.program.code[index : index + 2]
-    if norm.op != "rms_norm" or "delta" in norm.inputs or norm.inputs["x"] != line.outputs["y"]:
-        raise AssertionError("embed is followed by the norm of the embedding")
+    if not is_normed_embedding(line, norm):
+        raise AssertionError("the embedding is followed by its norm")
     e, n = operands(line), operands(norm)
-    width = to.shape(e["table"])[1]
+    width = to.shape(e["y"])[1]
     given = {
-        "tokens": e["tokens"], "table": e["table"], "weight": n["weight"], "h": e["y"], "x": n["y"], "H": width,
-        "EPS": norm.attrs["eps"], "UNIT": norm.attrs["unit_offset"], "BLOCK": block(width),
+        "tokens": e["tokens"], "table": e["table"], "scale": e.get("scale"), "weight": n["weight"], "h": e["y"],
+        "x": n["y"], "H": width, "EPS": norm.attrs["eps"], "UNIT": norm.attrs["unit_offset"], "BLOCK": block(width),
     }  # fmt: skip
     to.launch("rows.embed_norm", (index, index + 1), ("R", 1, 1), given)
     return 2

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from qpack_packager.devices import Device
-from qpack_packager.quantize.marlin import GROUP, TILE_N
+from qpack_packager.quantize.groups import GROUP
+from qpack_packager.quantize.marlin import TILE_N
 from qpack_schemas.errors import InputError
 from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import load_strict
@@ -69,20 +70,20 @@ class Tuning:
         )
 
 
-def candidates(k: int, n: int) -> list[Tile]:
+def candidates(k: int, n: int, most_planes: int = MOST_PLANES) -> list[Tile]:
     """All that may be chosen for padded codes [k, n]: whole tiles, and no plane without a group."""
     groups = k // GROUP
     splits = [
-        planes for planes in range(1, min(MOST_PLANES, groups) + 1) if -(-groups // -(-groups // planes)) == planes
+        planes for planes in range(1, min(most_planes, groups) + 1) if -(-groups // -(-groups // planes)) == planes
     ]
     return [Tile(columns, planes) for columns in TILES if n % columns == 0 for planes in splits]
 
 
-def choose(device: Device, tuning: Tuning, k: int, n: int) -> Tile:
+def choose(device: Device, tuning: Tuning, k: int, n: int, most_planes: int = MOST_PLANES) -> Tile:
     """The tuned tile, or the cheapest by `cost`; ties go to fewer planes. Raises InputError for a tuned tile that the
     weight can't have."""
     tuned = tuning.tiles.get(device.architecture, {}).get(f"{k}x{n}")
-    possible = candidates(k, n)
+    possible = candidates(k, n, most_planes)
     if tuned is None:
         return min(possible, key=lambda tile: (cost(device, k, n, tile), tile.planes, -tile.columns))
     if tuned not in possible:

@@ -21,13 +21,17 @@ FIVE = (80, 86, 89, 90, 120)
 OTHERS = (75, 87, 100, 103, 110, 121)
 BUDGET = {86: 3.0, 89: 3.0, 90: 3.0}  # instructions per weight at batch <= 8
 GEMM = "linear_int4.linear_int4_decode"
+HEAD = "linear.linear_int8"
+HEAD_BUDGET = {"bfloat16": 4.0, "float16": 5.0}  # the bytes of a code cost four times what those of an int4 code do
 ROWS = 8  # of a program of the decode product
 
 
-def lowered(tmp_path: Path, family: str, targets: tuple[int, ...], dtype: str) -> tuple[LoweredTarget, ...]:
+def lowered(
+    tmp_path: Path, family: str, targets: tuple[int, ...], dtype: str, **options: str
+) -> tuple[LoweredTarget, ...]:
     names = tuple(f"cuda:sm_{sm}" for sm in targets)
     model = write_headers(tmp_path / family, family)
-    plans = prepare(ModelText(model), Options(targets=names, dtype=dtype)).targets
+    plans = prepare(ModelText(model), Options(targets=names, dtype=dtype, **options)).targets
     return tuple(plan for plan in plans if plan.target.format == "cubin")
 
 
@@ -37,11 +41,11 @@ def compiled(plans: tuple[LoweredTarget, ...]) -> Mapping[Target, Mapping[str, C
 
 
 def products(
-    plans: tuple[LoweredTarget, ...], made: Mapping[Target, Mapping[str, CompiledKernel]]
+    plans: tuple[LoweredTarget, ...], made: Mapping[Target, Mapping[str, CompiledKernel]], function: str = GEMM
 ) -> Iterator[tuple[KernelSpec, int, MachineCode]]:
     for plan in plans:
         for name, spec in plan.specs.items():
-            if spec.function == GEMM:
+            if spec.function == function:
                 yield spec, plan.target.sm, read_machine_code(made[plan.target][name].image)
 
 
@@ -79,6 +83,35 @@ def test_the_decode_product_runs_on_tensor_cores_and_loads_128_bits_at_a_time(qw
         assert code.loads.get(128, 0) >= 8, (spec, sm)  # the words of a group
 
 
+def test_the_int8_head_runs_on_tensor_cores_with_wide_loads_and_few_instructions_a_weight(qwen3_5):
+    heads = list(products(*qwen3_5, HEAD))
+    assert {sm for _, sm, _ in heads} == set(FIVE)
+    for spec, sm, code in heads:
+        assert code.tensor > 0, (spec, sm)
+        assert code.loads.get(128, 0) >= 8, (spec, sm)
+        assert code.loop is not None
+        per_weight = code.loop.instructions_per_weight(ROWS)
+        assert per_weight is not None
+        assert per_weight <= HEAD_BUDGET["bfloat16"], (spec, sm)
+
+
+@pytest.mark.parametrize(("head", "embedding"), [("int4", "bf16"), ("bf16", "int8")])
+def test_no_other_form_of_head_or_embedding_spills(head: str, embedding: str, tmp_path: Path):
+    plans = lowered(tmp_path, "qwen3_5", FIVE, "bfloat16", lm_head=head, embedding=embedding)
+    made = compile_all({plan.target: list(ends(plan)) for plan in plans}, Progress("plain"))
+    assert all(len(kernels) == 3 and not any(k.spills for k in kernels.values()) for kernels in made.values())
+
+
+def ends(plan: LoweredTarget) -> Iterator[KernelSpec]:
+    """What reads the embedding, and what writes the logits."""
+    names = {launch.kernel for table in plan.tables.values() for launch in table.launches if "logits" in launch.args}
+    for name, spec in plan.specs.items():
+        if spec.function in ("rows.begin_decode", "rows.embed_norm") or (
+            name in names and spec.function.startswith("linear")
+        ):
+            yield spec
+
+
 def test_the_kernels_of_a_target_take_less_than_two_megabytes(qwen3_5):
     _, made = qwen3_5
     assert all(sum(len(kernel.image) for kernel in kernels.values()) < 2 << 20 for kernels in made.values())
@@ -87,12 +120,15 @@ def test_the_kernels_of_a_target_take_less_than_two_megabytes(qwen3_5):
 def test_float32_is_never_rounded_on_its_way_into_a_product(tmp_path: Path):
     """TF32, which Triton takes by default, keeps 10 bits of the fraction. The interpreter can't show it."""
     model = write_headers(tmp_path / "model", "qwen3_5")
-    plans = prepare(ModelText(model), Options(targets=("cuda:sm_89",), dtype="float32")).targets
-    (plan,) = (plan for plan in plans if plan.target.format == "ptx")
-    products = [spec for spec in plan.specs.values() if spec.function.startswith(("linear", "attention"))]
-    made = compile_all({plan.target: products}, Progress("plain"))[plan.target]
-    assert {spec.function for spec in products} >= {GEMM, "linear.linear", "attention.attention_split"}
-    for name, kernel in made.items():
+    products: dict[Target, dict[str, KernelSpec]] = {}
+    for head in ("int8", "bf16"):
+        options = Options(targets=("cuda:sm_89",), dtype="float32", lm_head=head)
+        (plan,) = (plan for plan in prepare(ModelText(model), options).targets if plan.target.format == "ptx")
+        products.setdefault(plan.target, {}).update(plan.specs)
+    ((target, specs),) = products.items()
+    chosen = [spec for spec in specs.values() if spec.function.startswith(("linear", "attention"))]
+    assert {spec.function for spec in chosen} >= {GEMM, HEAD, "linear.linear", "attention.attention_split"}
+    for name, kernel in compile_all({target: chosen}, Progress("plain"))[target].items():
         assert b"tf32" not in kernel.image, name
 
 
@@ -108,6 +144,9 @@ def test_every_family_compiles_without_spills_for_every_target(family: str, dtyp
             per_weight = code.loop.instructions_per_weight(ROWS)
             assert per_weight is not None
             assert per_weight <= BUDGET[sm], (spec, sm)
+    for spec, sm, code in products(plans, made, HEAD):
+        if sm in BUDGET and code.loop and dtype != "float32":
+            assert (code.loop.instructions_per_weight(ROWS) or 9) <= HEAD_BUDGET[dtype], (spec, sm)
 
 
 LARGER: dict[str, tuple[str, dict[str, int]]] = {

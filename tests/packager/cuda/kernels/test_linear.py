@@ -13,10 +13,10 @@ from triton.runtime import interpreter as ti
 
 from bundles import ASSETS
 from kernel_launch import DTYPES, assert_rounded_once, launch, nans, normal
-from qpack_packager.cuda.kernels.linear import linear
+from qpack_packager.cuda.kernels.linear import linear, linear_int8
 from qpack_packager.cuda.kernels.linear_int4 import linear_int4_decode, linear_int4_prefill
 from qpack_packager.quantize.marlin import pack, permute_scales
-from qpack_runtime.reference import instructions
+from qpack_runtime.reference import instructions, int8
 from qpack_runtime.reference.marlin import dequantize
 
 GOLDEN = np.load(ASSETS / "marlin.npz")
@@ -79,6 +79,26 @@ def dense(x, weight, bias, dtype, tile: int = 64, block_k: int = 64, mma: bool =
     return y
 
 
+class Int8(NamedTuple):
+    q: np.ndarray  # int8 [N, K']
+    scale: np.ndarray  # [N, K' / 128]
+    weight: np.ndarray  # float32 [N, K], by the reference
+
+
+def int8_weights(rng: np.random.Generator, k: int, n: int, scale: np.ndarray) -> Int8:
+    """The padding of K is random too: nothing may come of it."""
+    q = rng.integers(-127, 128, (n, -(-k // 128) * 128)).astype(np.int8)
+    return Int8(q, scale, int8.dequantize(q, scale)[:, :k])
+
+
+def eight_bits(x, weights: Int8, dtype=FLOAT32, tile: int = 64, mma: bool = True, rows: int | None = None):
+    rows, (n, k) = rows or len(x), weights.weight.shape
+    y = nans((rows, n), dtype)
+    grid = -(-n // tile), -(-rows // 8)
+    launch(linear_int8, grid, x, weights.q, weights.scale, y, rows, K=k, N=n, TILE=tile, MMA=mma)
+    return y
+
+
 def some_tile(weights: Int4, data: st.DataObject) -> int:
     columns = weights.q.shape[1] // 2
     return data.draw(st.sampled_from([tile for tile in (256, 128, 64) if columns % tile == 0]))
@@ -131,6 +151,32 @@ def test_the_dense_product_is_exact_and_rounded_once(rows, k, n, dtypes, tile, b
     assert np.array_equal(y, wanted.astype(np.float32).astype(dtypes[2]))
 
 
+@settings(max_examples=25)
+@given(
+    rows=st.integers(1, 17), k=depths, n=st.integers(1, 150), x_dtype=dtypes, y_dtype=dtypes,
+    tile=st.sampled_from([32, 64]), mma=st.booleans(), seed=seeds,
+)  # fmt: skip
+def test_the_int8_product_is_exact_and_rounded_once(rows, k, n, x_dtype, y_dtype, tile, mma, seed):
+    """Scales are powers of two from 1/4 to 2, so that float32 sums are exact."""
+    rng = np.random.default_rng(seed)
+    powers = 2.0 ** rng.integers(-2, 2, (n, -(-k // 128)))
+    weights = int8_weights(rng, k, n, powers.astype(BFLOAT16))
+    x = whole(rng, rows, k, dtype=x_dtype)
+    wanted = x.astype(np.float64) @ weights.weight.astype(np.float64).T
+    y = eight_bits(x, weights, y_dtype, tile, mma)
+    assert np.array_equal(y, wanted.astype(np.float32).astype(y_dtype))
+
+
+@pytest.mark.parametrize("mma", [True, False])
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=str)
+def test_every_int8_code_is_exact_in_every_dtype(dtype: np.dtype, mma: bool):
+    codes = np.resize(np.arange(-127, 128), (64, 128)).astype(np.int8)
+    weights = Int8(codes, np.ones((64, 1), BFLOAT16), codes.astype(np.float32))
+    for first in range(0, 128, 8 if mma else 64):
+        x = np.eye(128, dtype=np.float32)[first : first + 8].astype(dtype)
+        assert np.array_equal(eight_bits(x, weights, mma=mma), codes[:, first : first + 8].T.astype(np.float32))
+
+
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_published_vectors_give_whole_sums_times_their_scale(case: str, dtype: np.dtype):
@@ -173,6 +219,9 @@ def test_any_numbers_give_what_the_reference_instructions_give(rows, dtype, scal
     weight = normal(rng, (n, k), scale)
     instructions.linear(x, weight.astype(np.float32), wanted, bias=bias)
     assert_rounded_once(dense(x, weight, bias, dtype), wanted)
+    eight = int8_weights(rng, k, n, np.abs(normal(rng, (n, 3), scale, 0.01)))
+    instructions.linear_int8(x, eight.weight, eight.scale, wanted)
+    assert_rounded_once(eight_bits(x, eight, dtype), wanted)
 
 
 @settings(max_examples=6)
@@ -180,6 +229,7 @@ def test_any_numbers_give_what_the_reference_instructions_give(rows, dtype, scal
 def test_a_row_alone_gives_the_bits_that_it_gives_between_rows_of_nan(rows, dtype, mma, seed):
     rng = np.random.default_rng(seed)
     weights, weight = int4(rng, 256, 64, normal(rng, (2, 64), BFLOAT16)), normal(rng, (64, 256), BFLOAT16)
+    eight = int8_weights(rng, 256, 64, normal(rng, (64, 2), BFLOAT16))
     x, row = normal(rng, (rows, 256), dtype), seed % rows
     among = np.full_like(x, np.nan)
     among[row] = x[row]
@@ -187,6 +237,7 @@ def test_a_row_alone_gives_the_bits_that_it_gives_between_rows_of_nan(rows, dtyp
         lambda x: decode(x, weights, 2, 64, mma).swapaxes(0, 1),
         lambda x: prefill(x, weights, None, mma=mma),
         lambda x: dense(x, weight, None, dtype, mma=mma),
+        lambda x: eight_bits(x, eight, mma=mma),
     ):
         alone = multiply(x[row : row + 1])[0].tobytes()
         assert multiply(x)[row].tobytes() == alone
@@ -237,11 +288,13 @@ def test_nothing_is_loaded_from_x_behind_its_last_row_and_column(rows: int):
     q, scale = torch.from_numpy(weights.q), torch.from_numpy(weights.scale.astype(np.float32))
     y = torch.zeros(rows * 64)
     tiles = -(-rows // 8)
-    kernels: tuple[Any, ...] = linear_int4_decode, linear_int4_prefill, linear
+    eight, steps = torch.zeros(64, 256, dtype=torch.int8), torch.zeros(64, 2)
+    kernels: tuple[Any, ...] = linear_int4_decode, linear_int4_prefill, linear, linear_int8
     with loads() as addresses:
         kernels[0][1, 1, tiles](memory, q, scale, y, rows, K=k, N=64, PLANES=1, TILE=64, MMA=True)
         kernels[1][1, tiles](memory, q, scale, None, y, rows, K=k, N=64, TILE_M=8, TILE_N=64, MMA=True)
         kernels[2][1, tiles](memory, weight, None, y, rows, K=k, N=64, TILE=64, BLOCK_K=128, MMA=True)
+        kernels[3][1, tiles](memory, eight, steps, y, rows, K=k, N=64, TILE=64, MMA=True)
     begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes
     touched = np.unique(np.concatenate(addresses))
     touched = touched[(touched >= begin) & (touched < end)]

@@ -61,9 +61,20 @@ def test_a_published_model_takes_at_most_ten_launches_a_layer_and_nine_a_delta_l
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_the_contract_finds_nothing_wrong_with_a_table(family: str, dtype: str, tmp_path: Path):
-    plan = prepared(random_checkpoint(tmp_path / "model", family), dtype=dtype, contexts=(64, 200), slots=9)
+@pytest.mark.parametrize(
+    ("dtype", "head", "embedding"),
+    [
+        ("bfloat16", "int8", "int8"),
+        ("float16", "int4", "bf16"),
+        ("float32", "bf16", "int8"),
+        ("float32", "int4", "int8"),
+    ],
+)
+def test_the_contract_finds_nothing_wrong_with_a_table(
+    family: str, dtype: str, head: str, embedding: str, tmp_path: Path
+):
+    options: dict[str, Any] = {"dtype": dtype, "lm_head": head, "embedding": embedding}
+    plan = prepared(random_checkpoint(tmp_path / "model", family), contexts=(64, 200), slots=9, **options)
     shared = shared_of(plan.lowered)
     for target in plan.targets:
         for kind in KINDS:
@@ -82,6 +93,21 @@ def test_which_buckets_there_are_changes_no_kernel_and_no_launch(family: str, tm
     for a, b in zip(few.targets, many.targets, strict=True):
         assert a.specs == b.specs
         assert a.tables == b.tables
+
+
+@pytest.mark.parametrize("head", ["int4", "int8", "bf16"])
+def test_every_form_of_head_is_one_launch_that_writes_the_logits(head: str, tmp_path: Path):
+    plan = published("qwen3", tmp_path, lm_head=head, targets=("cuda",))
+    function = {"int4": "linear_int4.linear_int4_decode", "int8": "linear.linear_int8", "bf16": "linear.linear"}[head]
+    for target in plan.targets:
+        for kind in KINDS:
+            launches = [one for one in target.tables[kind].launches if "logits" in one.args]
+            spec = target.specs[launches[0].kernel]
+            assert (spec.function, dict(spec.types)["y"]) == (function, "*fp32")
+            assert dict(spec.constants).get("PLANES", 1) == 1
+            assert "logits" not in target.tables[kind].work
+            if kind == "prefill":
+                assert launches[0].grid[1:] == (1, 1)  # one row, whatever the bucket
 
 
 def test_only_tiles_differ_between_architectures(tmp_path: Path):

@@ -1,0 +1,1 @@
+"""`qpack-runtime bench`: how fast a bundle decodes on this host, and how fast its memory would let it."""
