@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 
-from qpack_runtime.cpu.library import Instruction, Library, Program, Team, fill
+from qpack_runtime.cpu.library import LIBRARY, Instruction, Library, Program, Team, fill
 
 
 @cache
 def library() -> Library:
-    return Library()
+    return Library(LIBRARY)
 
 
 @cache

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_head_and_embedding_are_stored_as_asked_once_if_they_are_alike(
     tied: bool, head: str, embedding: str, tmp_path: Path
 ):
     """520 ids of 192 columns: padded to 576 lines and to 256 columns."""
-    sizes = {"hidden_size": 192, "vocab_size": 520, "num_hidden_layers": 1}
+    sizes: dict[str, Any] = {"hidden_size": 192, "vocab_size": 520, "num_hidden_layers": 1}
     model = random_checkpoint(tmp_path / "model", "qwen3", tied=tied, **sizes)
     options = replace(SMALL, lm_head=head, embedding=embedding)
     bundle = open_bundle(build_bundle(model, tmp_path / "bundle", options))
@@ -122,7 +123,7 @@ def test_head_and_embedding_are_stored_as_asked_once_if_they_are_alike(
 def test_a_tied_tensor_is_accounted_for_once(head: str, embedding: str):
     """What is stored both ways is kept, by a rule that says so."""
     accounting = lowered(TINY, replace(SMALL, lm_head=head, embedding=embedding)).accounting
-    written = accounting.to_manifest()
+    written: dict[str, Any] = accounting.to_manifest()
     fates = [accounting.quantized, accounting.kept, set(accounting.dropped)]
     assert [EMBEDDING in fate for fate in fates] == [head == embedding == "int8", head != "int8", False]
     assert written["tensors"]["source"] == sum(map(len, fates)) == len(read_tensors(TINY))

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpack_runtime.boot import Booted, boot
+from executors import host_executor
+from qpack_runtime.boot import Booted, Device, boot
 from qpack_runtime.generate import generate, require_token
 from qpack_runtime.sampling_options import SamplingOptions
 from qpack_schemas.errors import FitError, QpackError, UsageError
 
 
-@pytest.fixture(scope="module")
-def booted(tiny_bundle: Callable[[str], Path]) -> Booted:
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def booted(tiny_bundle: Callable[[str], Path], request: pytest.FixtureRequest) -> Booted:
     """Buckets: batches 1 and 4, contexts 64 and 128, prefills 1, 16 and 64; four slots."""
-    return boot(tiny_bundle("tiny-qwen3_5"))
+    return boot(tiny_bundle("tiny-qwen3_5"), request.param)
 
 
 def tokens_of(booted: Booted, prompt: list[int], count: int, **options: Any) -> list[int]:
@@ -126,9 +127,10 @@ def test_a_reused_slot_forgets_the_sequence_before(booted: Booted):
     assert tokens_of(booted, [5, 6, 7], 10, repetition_penalty=1.5) == first
 
 
-def test_logits_that_are_not_finite_end_the_sequence_with_an_error(tiny_bundle: Callable[[str], Path]):
-    broken = boot(tiny_bundle("tiny-qwen3_5"))
-    executor = broken.executor
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_logits_that_are_not_finite_end_the_sequence_with_an_error(tiny_bundle: Callable[[str], Path], device: Device):
+    broken = boot(tiny_bundle("tiny-qwen3_5"), device)
+    executor = host_executor(broken)
     executor.state("slot_token")[:] = 1
     choice = broken.engine.prefill(0, [5])
     assert choice.status == 0

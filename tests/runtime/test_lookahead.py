@@ -83,7 +83,7 @@ class LateExecutor:
 
 @pytest.fixture(scope="module")
 def booted(tiny_bundle: Callable[[str], Path]) -> Booted:
-    return boot(tiny_bundle("tiny-qwen3_5"))
+    return boot(tiny_bundle("tiny-qwen3_5"), "reference")
 
 
 @pytest.fixture(scope="module")

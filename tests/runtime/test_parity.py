@@ -1,6 +1,7 @@
-"""The reference executor computes what transformers computes on the same dequantized weights."""
+"""The reference executor, and the CPU's in exact mode, compute what transformers computes on the same dequantized
+weights."""
 
-from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,65 +9,54 @@ import numpy as np
 import pytest
 import torch
 
-from bundles import ASSETS, build_bundle
-from checkpoints import published_form, random_checkpoint
+from bundles import ASSETS
+from executors import EXACT, REFERENCE, host_executor
+from models import MODELS, build_model
 from oracle import dequantized_state, transformers_model
 from qpack_packager.serving import Options
-from qpack_runtime.boot import Booted, boot
+from qpack_runtime.boot import Booted
 from qpack_runtime.generate import generate
+from qpack_schemas.bundle import open_bundle
 
 FLOAT32 = Options(batches=(1, 4), contexts=(128, 256), prefills=(1, 16, 64), slots=4, dtype="float32")
 TOLERANCE = 1e-4  # of the largest logit of a row
 PROMPT = "And the king said unto the people of the land, Hear ye the word of the prophet, and let every man go"
 
-# The random models have odd sizes on purpose: padding of K and N, several value heads per key head, biases, both heads.
-# Between them head and embedding are tied and not, and have every form.
-CHECKPOINTS = {
-    "trained qwen3": lambda folder: ASSETS / "tiny-qwen3",
-    "trained qwen3_5": lambda folder: ASSETS / "tiny-qwen3_5",
-    "published qwen3_5": lambda folder: published_form(ASSETS / "tiny-qwen3_5", folder),
-    "random qwen2": lambda folder: random_checkpoint(
-        folder, "qwen2", tied=False, hidden_size=192, intermediate_size=200, num_attention_heads=6, vocab_size=520,
-        initializer_range=0.1,
-    ),
-    "random qwen3 with biases": lambda folder: random_checkpoint(
-        folder, "qwen3", attention_bias=True, head_dim=48, initializer_range=0.1
-    ),
-    "random qwen3_5": lambda folder: random_checkpoint(
-        folder, "qwen3_5", tied=False, hidden_size=160, vocab_size=600, linear_num_key_heads=1,
-        linear_conv_kernel_dim=3, attention_bias=True, initializer_range=0.1,
-    ),
-}  # fmt: skip
-FORMS = {  # --lm-head, --embedding
-    "trained qwen3": ("int8", "int8"),
-    "trained qwen3_5": ("int4", "bf16"),
-    "published qwen3_5": ("bf16", "bf16"),
-    "random qwen2": ("int8", "int8"),
-    "random qwen3 with biases": ("bf16", "int8"),
-    "random qwen3_5": ("int4", "int8"),
-}
 
-
-@dataclass(frozen=True)
 class Pair:
-    checkpoint: Path
-    bundle: Path
-    model: Any  # of transformers
+    """A bundle, and what transformers says of its weights: it is asked once for all executors."""
 
-    def logits(self, tokens: list[int]) -> np.ndarray:
-        """transformers' logits [T, vocab] of a whole sequence."""
+    def __init__(self, bundle: Path, model: Any):
+        self.bundle, self._model = bundle, model
+        self.logits = cache(self._logits)
+        self.greedy = cache(self._greedy)
+
+    def _logits(self, tokens: tuple[int, ...]) -> np.ndarray:
+        """[T, vocab] of a whole sequence."""
         with torch.no_grad():
-            return self.model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+            return self._model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+
+    def _greedy(self, prompt: tuple[int, ...], count: int, suppressed: tuple[int, ...]) -> list[int]:
+        tensor = torch.tensor([prompt])
+        settings: dict[str, Any] = {
+            "max_new_tokens": count,
+            "do_sample": False,
+            "eos_token_id": None,
+            "attention_mask": torch.ones_like(tensor),
+            "suppress_tokens": list(suppressed) or None,
+        }
+        return self._model.generate(tensor, **settings)[0, len(prompt) :].tolist()
 
 
-@pytest.fixture(scope="module", params=list(CHECKPOINTS))
+@pytest.fixture(scope="module", params=list(MODELS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("parity")
-    checkpoint = CHECKPOINTS[request.param](folder / "model")
-    head, embedding = FORMS[request.param]
-    bundle = build_bundle(checkpoint, folder / "bundle", replace(FLOAT32, lm_head=head, embedding=embedding))
-    model = transformers_model(checkpoint, dequantized_state(boot(bundle).bundle, checkpoint))
-    return Pair(checkpoint, bundle, model)
+    checkpoint, bundle = build_model(request.param, tmp_path_factory.mktemp("parity"), FLOAT32)
+    return Pair(bundle, transformers_model(checkpoint, dequantized_state(open_bundle(bundle), checkpoint)))
+
+
+@pytest.fixture(params=[REFERENCE, *EXACT], ids=str)
+def booted(request: pytest.FixtureRequest, pair: Pair) -> Booted:
+    return request.param.boot(pair.bundle)
 
 
 def text_ids(booted: Booted, count: int) -> list[int]:
@@ -79,10 +69,9 @@ def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_array_less(difference, TOLERANCE * np.abs(wanted).max(-1))
 
 
-def test_chunked_and_padded_prefill_equals_transformers_at_several_positions(pair: Pair):
-    booted = boot(pair.bundle)
+def test_chunked_and_padded_prefill_equals_transformers_at_several_positions(pair: Pair, booted: Booted):
     ids = text_ids(booted, 150)
-    wanted, start = pair.logits(ids), 0
+    wanted, start = pair.logits(tuple(ids)), 0
     for length in (16, 5, 64, 1, 33, 31):
         booted.engine.prefill_chunk(2, start, ids[start : start + length])
         start += length
@@ -91,14 +80,13 @@ def test_chunked_and_padded_prefill_equals_transformers_at_several_positions(pai
         assert_close(booted.executor.io(bucket)["logits"][0], wanted[start - 1])
 
 
-def test_decode_of_slots_at_different_positions_equals_transformers(pair: Pair):
-    booted = boot(pair.bundle)
+def test_decode_of_slots_at_different_positions_equals_transformers(pair: Pair, booted: Booted):
     ids = text_ids(booted, 200)
     texts, lengths = {0: ids[:120], 1: ids[40:120], 3: ids[100:]}, {0: 70, 1: 5, 3: 33}
-    wanted = {slot: pair.logits(text) for slot, text in texts.items()}
+    wanted = {slot: pair.logits(tuple(text)) for slot, text in texts.items()}
     for slot, length in lengths.items():
         booted.engine.prefill(slot, texts[slot][:length])
-    slot_token = booted.executor.state("slot_token")
+    slot_token = host_executor(booted).state("slot_token")
     for step in range(24):
         order = [3, 0, 1] if step % 2 else [0, 1, 3]
         for slot in order:
@@ -110,18 +98,9 @@ def test_decode_of_slots_at_different_positions_equals_transformers(pair: Pair):
             assert_close(logits[row], wanted[slot][lengths[slot] + step])
 
 
-def test_64_greedy_tokens_equal_transformers(pair: Pair):
-    booted = boot(pair.bundle)
+def test_64_greedy_tokens_equal_transformers(pair: Pair, booted: Booted):
     prompt = booted.tokenizer.encode(PROMPT).ids
     booted.bundle.manifest["model"]["eos_token_ids"] = []  # decode on, whatever the model says
     generation = list(generate(booted, prompt, max_tokens=64))[-1]
-    tensor, padded = torch.tensor([prompt]), range(booted.engine.vocab, booted.bundle.manifest["model"]["vocab_size"])
-    settings: dict[str, Any] = {
-        "max_new_tokens": 64,
-        "do_sample": False,
-        "eos_token_id": None,
-        "attention_mask": torch.ones_like(tensor),
-        "suppress_tokens": list(padded) or None,  # ids beyond the tokenizer's exist there and are never sampled here
-    }
-    wanted = pair.model.generate(tensor, **settings)[0, len(prompt) :].tolist()
-    assert generation.output_ids == wanted
+    padded = range(booted.engine.vocab, booted.bundle.manifest["model"]["vocab_size"])  # there, but never sampled here
+    assert generation.output_ids == pair.greedy(tuple(prompt), 64, tuple(padded))

@@ -1,4 +1,5 @@
-"""Parity with transformers over sizes that no published model has: odd widths, few heads, every layer linear."""
+"""Parity with transformers over sizes that no published model has: odd widths, few heads, every layer linear. Of the
+reference executor, and of the CPU's in exact mode on every code path."""
 
 import tempfile
 from dataclasses import replace
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from bundles import SMALL, build_bundle
 from checkpoints import random_checkpoint
+from executors import EXACT, REFERENCE
 from oracle import dequantized_state, transformers_model
-from qpack_runtime.boot import boot
+from qpack_runtime.engine import Engine
 from qpack_runtime.sampling_options import SamplingOptions
+from qpack_schemas.bundle import open_bundle
 
 CUTS, LENGTH = (16, 5, 29), 60
 
@@ -66,17 +69,19 @@ def test_logits_equal_transformers_whatever_the_sizes(
     ids = np.random.default_rng(seed).integers(0, 512, LENGTH).tolist()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = random_checkpoint(Path(folder) / "model", family, seed=seed, **sizes)
-        booted = boot(build_bundle(checkpoint, Path(folder) / "bundle", options))
-        oracle = transformers_model(checkpoint, dequantized_state(booted.bundle, checkpoint))
+        bundle = open_bundle(build_bundle(checkpoint, Path(folder) / "bundle", options))
+        oracle = transformers_model(checkpoint, dequantized_state(bundle, checkpoint))
+        executors = {kind: kind.make(bundle) for kind in (REFERENCE, *EXACT)}
     with torch.no_grad():
         wanted = oracle(torch.tensor([ids]), use_cache=False).logits[0].numpy()
-    booted.engine.admit(1, SamplingOptions())
-    start = 0
-    for length in CUTS:
-        booted.engine.prefill_chunk(1, start, ids[start : start + length])
-        start += length
-    for position in range(start, LENGTH):
-        booted.executor.state("slot_token")[1] = ids[position]
-        booted.engine.decode([1])
-        got = booted.executor.io("decode-b1-c64")["logits"][0][: wanted.shape[1]]
-        assert np.abs(got - wanted[position]).max() < 1e-4 * np.abs(wanted[position]).max()
+    for kind, executor in executors.items():
+        engine, start = Engine(executor, bundle.manifest), 0
+        engine.admit(1, SamplingOptions())
+        for length in CUTS:
+            engine.prefill_chunk(1, start, ids[start : start + length])
+            start += length
+        for position in range(start, LENGTH):
+            executor.state("slot_token")[1] = ids[position]
+            engine.decode([1])
+            got = executor.io("decode-b1-c64")["logits"][0][: wanted.shape[1]]
+            assert np.abs(got - wanted[position]).max() < 1e-4 * np.abs(wanted[position]).max(), kind

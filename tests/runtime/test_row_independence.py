@@ -1,12 +1,14 @@
 """What a row gets depends on its own inputs and its slot's state alone: bit for bit, with garbage everywhere else.
 
-A run is described by how the prompt is cut, which slot it sits in and what runs beside it; all runs must give the same
-logits and leave the same state. The same check must catch bugs of the kinds that recurrent-state models are known for
-(vllm#39064, sglang#30974, nano-vllm#258).
+A run is described by how the prompt is cut, which slot it sits in, what runs beside it and on how many threads; all
+must give the same logits and leave the same state. One code path of the CPU need not give the bits of another. The same
+check must catch bugs of the kinds that recurrent-state models are known for (vllm#39064, sglang#30974,
+nano-vllm#258); tests/runtime/cpu/test_planted_bugs.py plants some in the sources of the CPU kernels.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,27 +17,15 @@ from hypothesis import strategies as st
 
 from bundles import ASSETS, build_bundle
 from checkpoints import random_checkpoint
-from qpack_packager.serving import Options
-from qpack_runtime.engine import Engine
+from executors import CPU_KINDS, REFERENCE, Kind
+from qpack_runtime.cpu.executor import CpuExecutor
 from qpack_runtime.reference import instructions, mixers
 from qpack_runtime.reference.executor import FUNCTIONS, ReferenceExecutor
-from qpack_runtime.sampling_options import SamplingOptions
 from qpack_schemas.bundle import Bundle, open_bundle
+from row_runs import CASES, OPTIONS, PLAIN, SCRATCH, SLOTS, Run, is_noticed, observe, prompt_of
 
-OPTIONS = Options(batches=(1, 2, 4), contexts=(64, 128), prefills=(1, 4, 16, 64), slots=4)
-SLOTS, SCRATCH = 4, 4
-LENGTH, STEPS = 37, 3
-
-
-@dataclass(frozen=True)
-class Run:
-    """`cuts` are the lengths of the prompt's chunks, each run in a bucket of at least `rows` rows."""
-
-    slot: int = 0
-    cuts: tuple[int, ...] = (LENGTH,)
-    rows: int = 1
-    batch: tuple[int, ...] = (0,)  # slots of the decode steps, in order; SCRATCH is padding
-    through_decode: bool = False  # the prompt token by token through the decode program
+# The CPU kernels walk the cache in blocks of 128 positions: the longer prompt needs two.
+LENGTHS = {"reference": 37, "fast": 150, "exact": 150}
 
 
 @pytest.fixture(scope="module", params=["tiny-qwen3_5", "tiny-qwen3", "random qwen2", "tiny-qwen3_5 in float32"])
@@ -46,122 +36,44 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return open_bundle(build_bundle(model, folder / "bundle", replace(OPTIONS, dtype=dtype or "bfloat16")))
 
 
-def garbage(executor: ReferenceExecutor, seed: int) -> None:
-    """Random bytes with many NaN patterns in every arena, as memory may hold at boot."""
-    rng = np.random.default_rng(seed)
-    for arena in (executor.arenas.state, executor.arenas.io, executor.arenas.work):
-        arena[:] = rng.integers(0, 256, arena.size, np.uint8)
-        words = arena.view(np.uint32)
-        words[rng.random(words.size) < 0.3] = 0x7FC07FC0  # NaN as float32 and twice as bfloat16
+class Subject:
+    """An executor of one kind on any number of threads, a prompt, and what the plain run on one thread gives."""
+
+    def __init__(self, bundle: Bundle, kind: Kind):
+        self.bundle, self.threads = bundle, kind.threads
+        self.prompt = prompt_of(bundle, LENGTHS[kind.mode or "reference"])
+        self._executor = cache(lambda threads: kind.make(bundle, threads))
+        self._plain = cache(lambda length: observe(self._executor(1), bundle, PLAIN, self.prompt[:length]))
+
+    def assert_same(self, run: Run, *, threads: int = 1, length: int | None = None, seed: int = 1) -> None:
+        """The run gives the bits of the plain one, with the first `length` tokens of the prompt or all."""
+        length = length or len(self.prompt)
+        seen = observe(self._executor(threads), self.bundle, run, self.prompt[:length], seed)
+        assert seen == self._plain(length)
 
 
-def poison(executor: ReferenceExecutor) -> None:
-    """Work holds nothing between steps, and rows of padding may hold anything."""
-    executor.arenas.work[:] = 0xFF
-
-
-def observe(bundle: Bundle, run: Run, prompt: Sequence[int], seed: int = 0) -> dict[str, bytes]:
-    """The logits behind the prompt and behind each further token, and all that the state holds for the slot
-    afterwards."""
-    executor = ReferenceExecutor(bundle)
-    garbage(executor, seed)
-    engine = Engine(executor, bundle.manifest)
-    neighbours = [slot for slot in run.batch if slot not in (run.slot, SCRATCH)]
-    for slot in neighbours:
-        engine.prefill(slot, [(7 * slot + i) % engine.vocab for i in range(9 + slot)])
-    seen: dict[str, bytes] = {}
-    slot_token = executor.state("slot_token")
-    beside = {slot: slot_bytes(bundle, executor, slot, engine.positions[slot]) for slot in neighbours}
-    if run.through_decode:
-        executor.state("slot_position")[run.slot] = engine.positions[run.slot] = 0
-        engine.admit(run.slot, SamplingOptions())
-        for token in prompt:
-            slot_token[run.slot] = token
-            logits = decode(engine, executor, (run.slot,), run.slot)
-    else:
-        engine.admit(run.slot, SamplingOptions())
-        start = 0
-        for cut in run.cuts:
-            poison(executor)
-            logits = prefill(engine, executor, run, start, prompt[start : start + cut])
-            start += cut
-    seen["logits of the prompt"] = logits.tobytes()
-    for slot, before in beside.items():
-        assert slot_bytes(bundle, executor, slot, engine.positions[slot]) == before, f"slot {slot} was touched"
-    for step in range(STEPS):
-        slot_token[run.slot] = (11 * step + 3) % engine.vocab
-        seen[f"logits of step {step}"] = decode(engine, executor, run.batch, run.slot).tobytes()
-    seen["state"] = slot_bytes(bundle, executor, run.slot, len(prompt) + STEPS)
-    return seen
-
-
-def prefill(engine: Engine, executor: ReferenceExecutor, run: Run, start: int, tokens: Sequence[int]) -> np.ndarray:
-    rows = min(n for n in OPTIONS.prefills if n >= max(run.rows, len(tokens)))
-    bucket = f"prefill-t{rows}-c128"
-    io = executor.io(bucket)
-    io["prompt"][:] = -(2**31)  # what lies behind the prompt is never read
-    io["prompt"][: len(tokens)] = tokens
-    io["slot"][0], io["start"][0], io["length"][0] = run.slot, start, len(tokens)
-    executor.run(bucket)
-    engine.positions[run.slot] = start + len(tokens)
-    return io["logits"][0].copy()
-
-
-def decode(engine: Engine, executor: ReferenceExecutor, batch: Sequence[int], slot: int) -> np.ndarray:
-    rows = min(n for n in OPTIONS.batches if n >= len(batch))
-    bucket = f"decode-b{rows}-c{128 if engine.positions[slot] % 2 else 64}"
-    io = executor.io(bucket)
-    poison(executor)
-    io["slots"][:] = [*batch, *[SCRATCH] * (rows - len(batch))]
-    executor.run(bucket)
-    for other in set(batch) - {SCRATCH}:
-        engine.positions[other] += 1
-    return io["logits"][list(batch).index(slot)].copy()
-
-
-def slot_bytes(bundle: Bundle, executor: ReferenceExecutor, slot: int, length: int) -> bytes:
-    """Everything the state holds for one slot at `length` positions; counts aside, which tell prompt from output."""
-    parts: list[bytes] = []
-    for name, buffer in bundle.manifest["buffers"].items():
-        if buffer["arena"] != "state" or name in ("counts", "slot_token"):
-            continue
-        array = executor.state(name)
-        first = slot * bundle.manifest["context"]
-        parts.append((array[slot] if len(array) == SLOTS + 1 else array[first : first + length]).tobytes())
-    return b"".join(parts)
-
-
-PLAIN = Run()
-CASES = {
-    "another slot": Run(slot=2, batch=(2,)),
-    "a wider bucket": Run(rows=64),
-    "chunks of 16, the last one padded": Run(cuts=(16, 16, 5), rows=16),
-    "one token at a time": Run(cuts=(1,) * LENGTH),
-    "one token at a time in a padded bucket": Run(cuts=(1,) * LENGTH, rows=4),
-    "ragged cuts": Run(cuts=(3, 1, 16, 4, 13)),
-    "last of a full batch": Run(slot=3, batch=(0, 1, 2, 3)),
-    "between padding": Run(slot=1, batch=(SCRATCH, 1, SCRATCH, 2)),
-    "through the decode program": Run(through_decode=True),
-}
-
-
-def prompt_of(bundle: Bundle) -> list[int]:
-    rng = np.random.default_rng(5)
-    return rng.integers(0, bundle.manifest["model"]["real_vocab_size"], LENGTH).tolist()
+@pytest.fixture(scope="module", params=[REFERENCE, *CPU_KINDS], ids=str)
+def subject(bundle: Bundle, request: pytest.FixtureRequest) -> Subject:
+    return Subject(bundle, request.param)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_row_gets_the_same_bits(bundle: Bundle, case: str):
-    prompt = prompt_of(bundle)
-    assert observe(bundle, CASES[case], prompt, seed=1) == observe(bundle, PLAIN, prompt)
+def test_a_row_gets_the_same_bits(subject: Subject, case: str):
+    subject.assert_same(CASES[case])
+
+
+@pytest.mark.parametrize("subject", CPU_KINDS, indirect=True, ids=str)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_does_not_show(subject: Subject, threads: int):
+    subject.assert_same(PLAIN, threads=threads)
+    subject.assert_same(Run(slot=3, cuts=(3, 1, 16, 64), batch=(0, 1, 2, 3)), threads=threads)
+    subject.assert_same(Run(through_decode=True), threads=threads, length=20)
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
     """Any way to cut, place and surround the prompt."""
-    cuts: list[int] = []
-    while (left := LENGTH - sum(cuts)) > 0:
-        cuts.append(draw(st.integers(1, left)))
+    cuts = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
     slot = draw(st.integers(0, SLOTS - 1))
     others = draw(st.lists(st.sampled_from([s for s in range(SLOTS) if s != slot]), max_size=SLOTS - 1, unique=True))
     padding = draw(st.integers(0, SLOTS - 1 - len(others)))
@@ -170,10 +82,10 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(run=runs(), seed=st.integers(0, 2**32 - 1))
-def test_no_way_to_cut_place_or_surround_a_prompt_shows(bundle: Bundle, run: Run, seed: int):
-    prompt = prompt_of(bundle)
-    assert observe(bundle, run, prompt, seed) == observe(bundle, PLAIN, prompt)
+@given(run=runs(), data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_no_way_to_cut_place_or_surround_a_prompt_shows(subject: Subject, run: Run, data: st.DataObject, seed: int):
+    threads = data.draw(st.sampled_from(subject.threads), label="threads")
+    subject.assert_same(run, threads=threads, seed=seed)
 
 
 def pad_on_a_live_slot(prompt, slot, start, length, counts, tokens, slots, positions, last) -> None:
@@ -215,25 +127,58 @@ BUGS: dict[str, Callable[..., None]] = {
 }
 
 
-def test_the_check_catches_planted_bugs(bundle: Bundle):
-    prompt = prompt_of(bundle)
+def test_bugs_planted_in_the_reference_are_noticed(bundle: Bundle):
+    prompt = prompt_of(bundle, LENGTHS["reference"])
     ops = {instruction.op for program in bundle.programs.values() for instruction in program.code}
     for op in sorted(ops & set(BUGS)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(FUNCTIONS, op, BUGS[op])
-            assert is_noticed(bundle, prompt), f"the planted bug in {op} went unnoticed"
-    assert not is_noticed(bundle, prompt)
+            assert is_noticed([ReferenceExecutor(bundle)], bundle, prompt), f"the planted bug in {op} went unnoticed"
+    assert not is_noticed([ReferenceExecutor(bundle)], bundle, prompt)
 
 
-def is_noticed(bundle: Bundle, prompt: list[int]) -> bool:
-    """Whether any case differs from the plain run, or touches another slot, or reads out of bounds."""
-    plain: dict[str, bytes] = {}
-    for run in (PLAIN, *CASES.values()):
-        try:
-            seen = observe(bundle, run, prompt, seed=len(run.cuts))
-        except (AssertionError, IndexError):
-            return True
-        plain = plain or seen
-        if seen != plain:
-            return True
-    return False
+def padding_writes_the_cache(executor: CpuExecutor, io: dict[str, np.ndarray]) -> None:
+    """Of the step's first slot, at position 0, as a row of padding would that sat on it."""
+    padded = io["length"][0] < len(io["prompt"]) if "prompt" in io else SCRATCH in io["slots"]
+    keys = next(name for name in executor.arenas.shared if name.endswith(".attn.k"))
+    if padded:
+        executor.state(keys)[0] = 0
+
+
+def rows_see_each_other(executor: CpuExecutor, io: dict[str, np.ndarray]) -> None:
+    if "slots" in io and (io["slots"] != SCRATCH).sum() > 1:
+        io["logits"] *= np.float32(1.0000001)
+
+
+def threads_show(executor: CpuExecutor, io: dict[str, np.ndarray]) -> None:
+    if executor.team.threads == 3:
+        io["logits"] += np.float32(1e-6)
+
+
+def a_neighbour_advances(executor: CpuExecutor, io: dict[str, np.ndarray]) -> None:
+    if "prompt" in io:
+        executor.state("slot_position")[(io["slot"][0] + 1) % SLOTS] += 1
+
+
+def unwritten_memory_is_read(executor: CpuExecutor, io: dict[str, np.ndarray]) -> None:
+    """Of which one bit reaches the last bit of a logit."""
+    io["logits"].view(np.uint32)[:] ^= executor.state("slot_token")[SCRATCH].astype(np.uint32) & 1
+
+
+CPU_BUGS = (padding_writes_the_cache, rows_see_each_other, threads_show, a_neighbour_advances, unwritten_memory_is_read)
+
+
+def test_bugs_planted_behind_the_steps_of_the_cpu_are_noticed(bundle: Bundle):
+    def noticed(*bugs: Callable[..., None]) -> bool:
+        class Broken(CpuExecutor):
+            def run(self, bucket: str) -> None:
+                super().run(bucket)
+                for bug in bugs:
+                    bug(self, self._io[bucket])
+
+        return is_noticed([Broken(bundle, threads=threads) for threads in (1, 2, 3)], bundle, prompt)
+
+    prompt = prompt_of(bundle, LENGTHS["reference"])
+    for bug in CPU_BUGS:
+        assert noticed(bug), f"{bug.__name__} went unnoticed"
+    assert not noticed()

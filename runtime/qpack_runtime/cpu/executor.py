@@ -35,7 +35,7 @@ class CpuExecutor:
         code_path: str | None = None,
         marked: Callable[[str], None] = lambda phase: None,
     ):
-        self.team = library.Team(library.Library(), threads or default_threads(), code_path)
+        self.team = library.Team(library.Library(library.LIBRARY), threads or default_threads(), code_path)
         self.notes: list[str] = []
         self.facts = {"mode": mode, "threads": self.team.threads, "code_path": self.team.path}
         self.arenas = Arenas(bundle)

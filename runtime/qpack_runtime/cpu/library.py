@@ -46,7 +46,7 @@ class Program(ctypes.Structure):
 class Library:
     """The functions of the library at `path`. Raises UnsupportedError if there is none, or one of another version."""
 
-    def __init__(self, path: Path = LIBRARY):
+    def __init__(self, path: Path):
         if not path.exists():
             raise UnsupportedError(
                 "this installation has no CPU kernels: there was no C++ compiler when it was built",
@@ -84,6 +84,7 @@ class Team:
     """Threads that run programs with the kernels of one code path. Close it, or its threads stay."""
 
     def __init__(self, library: Library, threads: int, path: str | None = None):
+        self.handle = None  # also where there is none in the end: __del__ looks at it
         self.path = path or library.paths[0]
         if self.path not in library.paths:
             raise UsageError(

@@ -223,6 +223,8 @@ def test_equal_scores_are_drawn_from_and_cut_at_the_lowest_ids(path):
         {"top_p": 0.9},
         {"min_p": 0.5},
         {"min_p": 1.0},
+        {"min_p": 1.0, "top_k": 7},
+        {"min_p": 1.0, "top_p": 0.4},
     )
     sampler = Sampler(LARGE, *[SamplingOptions(1.0, seed=seed, **cut) for seed, cut in enumerate(cuts)])
     for values in ([2.0], [0.0, -0.0], [0.0, -0.5, 3.0], [-900.0, -900.5]):
@@ -233,20 +235,52 @@ def test_equal_scores_are_drawn_from_and_cut_at_the_lowest_ids(path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("top_p", [0.5, 0.999999, 1e-9])
-def test_small_masses_of_a_chunk_count_in_the_total(path, top_p):
-    """Half the mass lies in ids that weigh nothing by themselves: the total of the chunks decides where top-p cuts."""
-    z = random_logits(1, LARGE, np.random.default_rng(5))
-    z[0, : LARGE[0]] = -37.5 * np.log(2)
-    z[0, [32, 33, 64]] = 0
-    sampler = Sampler(LARGE, SamplingOptions(1.0, top_p=top_p, seed=1))
-    for position in range(8):
-        sampler.check(z, [0], [position], path=path)
+def test_small_masses_of_a_chunk_are_added_before_they_are_cut(path):
+    """Lines of 32 ids go to the two chunks in turn. Two halves are at the top, in chunk 0. Each mass of another line is
+    0.7 of a unit: 22 units in all if the line is of chunk 1, nothing if it is of chunk 0. With them p = 0.5 keeps the
+    second half, too; but not if top-k leaves exactly as many ids as there are."""
+    for line, weight, top_k, kept in (
+        (1, 37.5, 0, 2),
+        (2, 37.5, 0, 1),
+        (1, 37.5, 256, 2),
+        (1, 37.5, 34, 1),
+        (2, 70, 0, 1),
+    ):
+        z = np.full((1, LARGE[1]), -np.inf, np.float32)
+        z[0, 32 * line : 32 * line + 32] = -weight * np.log(2)
+        z[0, [130, 150]] = 0
+        sampler = Sampler(LARGE, SamplingOptions(1.0, top_p=0.5, top_k=top_k, seed=1))
+        ids = {int(sampler.check(z, [0], [position], path=path).ids[0]) for position in range(9)}
+        assert ids == {130, 150} if kept == 2 else ids == {130}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("top_k", "offset"), [(0, 0), (0, -80.3), (0, 80.3), (200, 0), (30, 0), (30, -80.3)])
+def test_top_p_cuts_where_the_exact_masses_do(path, top_k, offset):
+    """A p that keeps an id and one 2^-23 below that does not, at a position whose noise chooses that id if it may."""
+    rng = np.random.default_rng(6)
+    z = np.full(LARGE[1], -np.inf, np.float32)
+    ids = np.sort(rng.permutation(LARGE[0])[:40])
+    z[ids] = (rng.normal(0, 0.8, 40) + offset).astype(np.float32)
+    order = ids[np.argsort(-z[ids], kind="stable")][: top_k or None]
+    mantissa, exponent = sampling.exponential(z[order])
+    shares = sampling.mass(mantissa, exponent, exponent[0])
+    whole = int(shares.sum()) if top_k == 30 else sampling.total_mass(order, mantissa, exponent, 2)
+    before = np.cumsum(shares) - shares
+    sampler = Sampler(LARGE, *[SamplingOptions(1.0, top_p=0.5, top_k=top_k, seed=9)] * 2)
+    for place in range(3, 30, 3):
+        least = int(before[place]) * schema.TOP_P_ONE // whole + 1  # in units of 2^-24
+        sampler.ints[:2, INTS.index("top_p24")] = [least - 1, least + 1]
+        first = order[: place + 1]
+        position = next(p for p in range(9999) if np.argmax(z[first] + philox.gumbel(first, p, (9, 0))) == place)
+        out = sampler.check(np.stack([z, z]), [0, 1], [position] * 2, path=path)
+        assert out.ids[0] != order[place]
+        assert out.ids[1] == order[place] or out.ids[1] not in first
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_ids_that_are_biased_repeatedly_add_up_in_their_order(path):
-    values = np.array([1e8, 3.0, -1e8, 0.25, 5.0] * 100, np.float32)  # 1e8 + 3 rounds
+    values = np.array([1e9, -1e9, 9.0, 0.01, 0.005] * 100, np.float32)  # 9 in this order for id 7, 0 in the other
     targets = np.array([7, 7, 7, 40, 499] * 100, np.int32)
     sampler = Sampler(SMALL, SamplingOptions(), SamplingOptions(1.0, seed=1))
     for slot in (0, 1):
@@ -254,7 +288,7 @@ def test_ids_that_are_biased_repeatedly_add_up_in_their_order(path):
         sampler.ints[slot, INTS.index("bias_count")] = values.size
         sampler.bias_ids[slot, : values.size], sampler.bias_values[slot, : values.size] = targets, values
     logits = random_logits(2, SMALL, np.random.default_rng(7))
-    sampler.check(logits, [0, 1], [0, 0], path=path)
+    assert sampler.check(logits, [0, 1], [0, 0], path=path).ids[0] == 7
     sampler.ints[:2, INTS.index("bias_count")] = [4, 1]
     sampler.check(logits, [0, 1], [0, 0], path=path)
 
@@ -294,12 +328,13 @@ def test_scores_that_leave_float32_keep_their_meaning(path):
         SamplingOptions(1e-5, seed=6, top_k=40),
         SamplingOptions(1e-5, seed=7, top_k=256, top_p=0.7),
     ]
-    sampler = Sampler(SMALL, *requests)
-    low, high, spread = np.full(500, -3e38), np.full(500, 3e38), np.linspace(-3e38, 3e38, 500)
+    sampler, (vocab, _) = Sampler(LARGE, *requests), LARGE
+    low, high, spread = np.full(vocab, -3e38), np.full(vocab, 3e38), np.linspace(-3e38, 3e38, vocab)
     high[::3] = 1e38
-    for real in (low, high, spread, spread * 1e-25, spread * 1e-29, np.where(np.arange(500) % 7, -np.inf, -3e38)):
-        logits = random_logits(7, SMALL, np.random.default_rng(10))
-        logits[:, :500] = real
+    holes = np.where(np.arange(vocab) % 7, -np.inf, -3e38)
+    for real in (low, high, spread, spread * 1e-25, spread * 1e-29, holes):
+        logits = random_logits(7, LARGE, np.random.default_rng(10))
+        logits[:, :vocab] = real
         sampler.check(logits, range(7), [11] * 7, path=path)
 
 
@@ -310,6 +345,24 @@ def test_the_threshold_of_min_p_may_be_minus_infinity_or_nan(path):
         sampler = Sampler(SMALL, *[SamplingOptions(1.0, seed=seed, **options) for seed in range(4)])
         sampler.floats[:4, FLOATS.index("ln_min_p")] = [-np.inf, np.nan, -LARGEST, 0]
         sampler.check(random_logits(4, SMALL, np.random.default_rng(11)), range(4), [0] * 4, path=path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("position", "token", "word"), [(11579, 624, 12), (7070, 1134, 2**32 - 4)])
+def test_noise_from_the_ends_of_its_range_decides_to_the_bit(path, position, token, word):
+    """Two tokens that are equal with their noise, and up to four steps of float32 apart."""
+    key = (7, 0)
+    assert philox.philox4x32((token // 4, position, 0, 0), key)[token % 4] == word
+    noise = philox.gumbel(np.arange(LARGE[0]), position, key)
+    rival = int(noise.argsort()[1])  # the token may have the least
+    logits = np.full((SCRATCH, LARGE[1]), -np.inf, np.float32)
+    logits[:, rival] = 1
+    logits[:, token] = np.float32(1) + noise[rival] - noise[token]
+    logits[:, token] += np.spacing(logits[:, token]) * np.arange(-4, SCRATCH - 4)
+    out = Sampler(LARGE, *[SamplingOptions(1.0, seed=7)] * SCRATCH).check(
+        logits, range(SCRATCH), [position] * SCRATCH, path=path
+    )
+    assert {*out.ids.tolist()} == {token, rival}
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -15,6 +15,7 @@ from qpack_packager.serving import Options
 
 # Interpreting takes milliseconds a program: few buckets of few rows. The longer context has a second split of keys.
 SMALL = Options(batches=(1, 4), contexts=(64, 512), prefills=(1, 4), slots=4, targets=(TARGET,))
+FORMS = {"tiny-qwen3": ("int8", "int8"), "tiny-qwen3_5": ("bf16", "bf16"), "random qwen2": ("int4", "int8")}
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,7 @@ def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cuda_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """cuda_bundle("tiny-qwen3", "float32"): for sm_89; "random qwen2" has biases, and a width that is no multiple of
-    128. Only for reading."""
+    128; each has another form of head and embedding. Only for reading."""
     built: dict[tuple[str, str], Path] = {}
 
     def get(name: str, dtype: str) -> Path:
@@ -37,7 +38,9 @@ def cuda_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
                 if random
                 else ASSETS / name
             )
-            built[name, dtype] = build_cuda_bundle(model, folder / "bundle", replace(SMALL, dtype=dtype))
+            head, embedding = FORMS[name]
+            options = replace(SMALL, dtype=dtype, lm_head=head, embedding=embedding)
+            built[name, dtype] = build_cuda_bundle(model, folder / "bundle", options)
         return built[name, dtype]
 
     return get

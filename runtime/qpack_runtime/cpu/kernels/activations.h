@@ -18,15 +18,17 @@ struct Activations {
 // One group of 128: code = round(x * 127 / max|x|), to the nearest, ties to even. A group that holds inf or NaN gets the
 // scale NaN, so that the product is NaN and not a number that looks right.
 INLINE void quantize_group(const float *x, int8_t *codes, float *scale, int32_t *sum_of_codes) {
-  F most = zero();
-  F bad = zero();
+  F most = zero(), bad = zero();
   for (int i = 0; i < GROUP; i += LANES) {
     const F v = load(x + i);
     most = max(abs(v), most);
     bad = bad + v * 0.0f;
   }
   const float top = largest(most);
-  const float inverse = top > 0 ? 127.0f / top : 0.0f;
+  *scale = top * (1.0f / 127.0f) + sum(bad);
+  *sum_of_codes = 0;
+  if (*scale != *scale) return (void)__builtin_memset(codes, 0, GROUP);
+  const float inverse = top > 1e-30f ? 127.0f / top : 0.0f;  // below, 127 / top may overflow, and the group counts as zeros
   I total = {};
   for (int i = 0; i < GROUP; i += LANES) {
     F v = load(x + i) * inverse;
@@ -41,10 +43,7 @@ INLINE void quantize_group(const float *x, int8_t *codes, float *scale, int32_t 
   }
   int32_t lanes[LANES];
   store(lanes, total);
-  int32_t all_lanes = 0;
-  for (int32_t lane : lanes) all_lanes += lane;
-  *sum_of_codes = all_lanes;
-  *scale = top * (1.0f / 127.0f) + sum(bad);
+  for (int32_t lane : lanes) *sum_of_codes += lane;
 }
 
 INLINE void read_group(const Tensor &x, bool fast, int64_t item, const Activations &to) {

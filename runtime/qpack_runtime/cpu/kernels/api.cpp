@@ -7,6 +7,7 @@
 #include <string>
 
 #include "path.h"
+#include "processor.h"
 #include "threads.h"
 
 extern const Path path_portable;
@@ -20,9 +21,6 @@ extern const Path path_avx2;
 extern const Path path_neon;
 #endif
 
-#if defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
 
 namespace {
 
@@ -35,16 +33,13 @@ struct Choice {
 const Choice *choices(int &count) {
   static const Choice all[] = {
 #ifdef QPACK_HAVE_AVX512
-      {&path_avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
-                         __builtin_cpu_supports("fma")},
+      {&path_avx512, processor::runs_v4_vnni()},
 #endif
 #ifdef QPACK_HAVE_AVX2
-      {&path_avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")},
+      {&path_avx2, processor::runs_v3()},
 #endif
 #ifdef QPACK_HAVE_NEON
-      {&path_neon, (getauxval(AT_HWCAP) & (1 << 20 | 1 << 10)) == (1 << 20 | 1 << 10)},  // HWCAP_ASIMDDP, HWCAP_ASIMDHP
+      {&path_neon, processor::runs_neon()},
 #endif
       {&path_portable, true},
   };

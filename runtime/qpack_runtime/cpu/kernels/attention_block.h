@@ -16,6 +16,8 @@ constexpr int TOGETHER = 2, STEP = 2, CHUNKS = 2;
 constexpr int TOGETHER = 1, STEP = 2, CHUNKS = 2;
 #endif
 
+constexpr int DIRECT = 8;  // queries for which keys and values are read as they lie in memory, again for each TOGETHER
+
 template <int N> struct Count { static constexpr int value = N; };
 
 // Calls body(Count<M>, first) for runs of M queries, M from TOGETHER down to 1.
@@ -49,6 +51,10 @@ INLINE F add_halves(F a, F b) {
     }
   }
   return sums;
+#undef KEPT
+#undef CROSSED
+#undef FOUR
+#undef EVERY
 }
 
 // Products of M queries [M, width] with up to sixteen keys of `width` values, `stride` apart, to out[m * KEYS + key]. Keys
@@ -171,13 +177,13 @@ struct Tile {
   float *lines;            // [16, width]: keys or values as float32
 };
 
-// Calls body(lines, stride) with `count` lines of memory as they are, if reading them is cheap or is done once, or else as
-// float32 in tile.lines. Has `next`, sixteen lines or null, brought into the second-level cache meanwhile.
+// Calls body(lines, stride) with `count` lines of memory as they are, or as float32 in tile.lines if many queries read
+// them. Has `next`, sixteen lines or null, brought into the second-level cache meanwhile.
 template <class T, class Body>
 INLINE void with_lines(const Tile &tile, const T *lines, int64_t stride, int count, const T *next, const Body &body) {
   for (int line = 0; next && line < LANES; line++)
     for (int64_t d = 0; d < tile.dim; d += 64 / (int64_t)sizeof(T)) __builtin_prefetch(next + line * stride + d, 0, 2);
-  if (tile.dim == tile.width && (sizeof(T) == sizeof(float) || tile.queries <= TOGETHER)) return body(lines, stride);
+  if (tile.dim == tile.width && (sizeof(T) == sizeof(float) || tile.queries <= DIRECT)) return body(lines, stride);
   for (int line = 0; line < count; line++)
     for (int64_t d = 0; d < tile.dim; d += LANES)
       store(tile.lines + line * tile.width + d, load_some(lines + line * stride + d, (int)(tile.dim - d)));

@@ -1,5 +1,6 @@
 // silu of a depthwise convolution over the last W positions of a slot; the lanes are channels.
-constexpr int KEPT_TAPS = 4, CONV_BLOCKS = 8;
+constexpr int KEPT_TAPS = 4;
+constexpr int PIECE_BLOCKS = 8;  // vectors of channels of an item: what lies side by side in a row is read together
 
 // Bits of a value, whatever else the memory is read as.
 template <class T> struct Bits { typedef uint16_t type __attribute__((may_alias)); };
@@ -18,8 +19,8 @@ INLINE void turn_four(const Word *__restrict from, Word *__restrict to) {
   }
 }
 
-// Sixteen neighbouring lines of [channels, taps] as columns: one tap, a channel per lane. The first columns are turned at
-// once and kept, which for W = 4, the width of every published model, are all.
+// Sixteen neighbouring lines of [channels, taps] as columns: one tap, a channel per lane. The first columns are turned
+// at once and kept: for W = 4, which published models have, these are all.
 template <class T>
 struct Columns {
   const T *lines;
@@ -55,51 +56,65 @@ INLINE int64_t end_of_run(const int32_t *slots, const int32_t *positions, int64_
   return end;
 }
 
-// Every item has its channels of all slots to itself and walks the rows in order. Within a run the window is read from x,
-// which holds what the ring would; the ring gives what was before the run and takes its last W rows.
-INLINE void causal_conv1d(const Call &call) {
+struct Convolution {
   enum { X, WEIGHT, SLOTS, POSITIONS, RING, Y };
-  const Tensor &x = call.operand(X), &weight = call.operand(WEIGHT), &y = call.operand(Y);
-  const int32_t *slots = call.data<int32_t>(SLOTS), *positions = call.data<int32_t>(POSITIONS);
-  const int64_t rows = call.rows(x), width = x.dims[1], channels = weight.dims[0], taps = weight.dims[1];
-  const int64_t blocks = (channels + LANES - 1) / LANES, items = (blocks + CONV_BLOCKS - 1) / CONV_BLOCKS;
+};
+
+// A run, rows begin .. end-1, over the channels first .. first+left-1. Within it the window is read from x, which holds
+// what the ring would; the ring gives what was before the run and takes its last W rows.
+template <class T, class Weight>
+INLINE void convolve(const Call &call, const Columns<Weight> *weights, int64_t begin, int64_t end, int64_t first,
+                     int64_t left) {
+  const Tensor &x = call.operand(Convolution::X);
+  const int64_t width = x.dims[1], channels = call.operand(Convolution::Y).dims[1], taps = weights->taps;
+  const int64_t slot = call.data<int32_t>(Convolution::SLOTS)[begin];
+  T *ring = call.data<T>(Convolution::RING) + (slot * channels + first) * taps;
+  for (int64_t row = begin; row < end; row++) {
+    const T *in = (const T *)x.data + row * width + first;
+    T *out = call.data<T>(Convolution::Y) + row * channels + first;
+    const int64_t position = call.data<int32_t>(Convolution::POSITIONS)[row], own = position % taps;
+    const int64_t reach = position < taps - 1 ? position : taps - 1;  // positions before 0 count as zero
+    for (int64_t at = 0; at < left; at += LANES) {
+      const int count = (int)(left - at);
+      Columns<T> past;
+      if (reach > row - begin) past.turn(ring + at * taps, taps, count);
+      F total = zero();
+      for (int64_t back = reach; back >= 0; back--) {
+        const F value = back <= row - begin ? load_some(in - back * width + at, count)
+                                            : past[own >= back ? own - back : own - back + taps];
+        total = fma(weights[at / LANES][taps - 1 - back], value, total);
+      }
+      store_some(out + at, total * sigmoid(total), count);
+      if (row >= end - taps)
+        for (int lane = 0; lane < LANES && lane < count; lane++) ring[(at + lane) * taps + own] = in[at + lane];
+    }
+  }
+}
+
+// Every item has its channels of all slots to itself and walks the rows in order.
+INLINE void causal_conv1d(const Call &call) {
+  const Tensor &x = call.operand(Convolution::X), &weight = call.operand(Convolution::WEIGHT);
+  const int32_t *slots = call.data<int32_t>(Convolution::SLOTS);
+  const int32_t *positions = call.data<int32_t>(Convolution::POSITIONS);
+  const int64_t rows = call.rows(x), channels = weight.dims[0], taps = weight.dims[1];
+  const int64_t piece = PIECE_BLOCKS * LANES, items = (channels + piece - 1) / piece;
   call.worker.parallel(items, call.worker.grain(items), [&](int64_t item) {
+    const int64_t first = item * piece, left = channels - first < piece ? channels - first : piece;
     by_dtype(x.dtype, [&](auto *like) {
       by_dtype(weight.dtype, [&](auto *weight_like) {
         using T = typename Pointed<decltype(like)>::type;
         using Weight = typename Pointed<decltype(weight_like)>::type;
-        const int64_t first = item * CONV_BLOCKS * LANES;
-        const int64_t left = channels - first < CONV_BLOCKS * LANES ? channels - first : CONV_BLOCKS * LANES;
-        Columns<Weight> weights[CONV_BLOCKS];
+        Columns<Weight> weights[PIECE_BLOCKS];
         for (int64_t at = 0; at < left; at += LANES)
           weights[at / LANES].turn((const Weight *)weight.data + (first + at) * taps, taps, (int)(left - at));
         for (int64_t begin = 0, end; begin < rows; begin = end) {
           end = end_of_run(slots, positions, begin, rows);
-          const bool live = slots[begin] != call.program.scratch_slot;
-          T *ring = (T *)call.operand(RING).data + (slots[begin] * channels + first) * taps;
-          for (int64_t row = begin; row < end; row++) {
-            const T *in = (const T *)x.data + row * width + first;
-            T *out = (T *)y.data + row * channels + first;
-            const int64_t position = positions[row], own = position % taps;
-            const int64_t before = position < taps - 1 ? position : taps - 1;
-            for (int64_t at = 0; at < left; at += LANES) {
-              const int count = (int)(left - at);
-              F total = zero();
-              if (live) {
-                const Columns<Weight> &w = weights[at / LANES];
-                Columns<T> past;
-                if (before > row - begin) past.turn(ring + at * taps, taps, count);
-                for (int64_t back = before; back >= 0; back--) {
-                  const F value = back <= row - begin ? load_some(in - back * width + at, count)
-                                                      : past[own >= back ? own - back : own - back + taps];
-                  total = fma(w[taps - 1 - back], value, total);
-                }
-                if (row >= end - taps)
-                  for (int lane = 0; lane < LANES && lane < count; lane++) ring[(at + lane) * taps + own] = in[at + lane];
-              }
-              store_some(out + at, total * sigmoid(total), count);
-            }
+          if (slots[begin] != call.program.scratch_slot) {
+            convolve<T>(call, weights, begin, end, first, left);
+            continue;
           }
+          for (int64_t row = begin; row < end; row++)
+            __builtin_memset(call.data<T>(Convolution::Y) + row * channels + first, 0, left * sizeof(T));
         }
       });
     });

@@ -46,11 +46,11 @@ INLINE uint64_t mass_kept(uint64_t whole, int32_t top_p24) {
   return mass > 0 ? mass : 1;
 }
 
-// Bins of a histogram: bin b holds the scores b / 32 to (b + 1) / 32 below the best, the last one all lower ones. It only
-// matters that bins ascend as scores descend, which they do however subtraction and product are rounded.
+// Bins of a histogram: bin b holds the scores b / 32 to (b + 1) / 32 below the best, the last one all lower ones, and all
+// there are if the best is infinite. It only matters that bins ascend as scores descend, which they do however the
+// subtraction and the product are rounded.
 constexpr int BINS = 1024;
 INLINE Vi bin_of(Vf y, float best) {
-  Vf away = (best - y) * 32.0f;
-  away = y == best ? splat(0) : away;  // of infinities, too
+  const Vf away = (best - y) * 32.0f;
   return __builtin_convertvector(away < (float)(BINS - 1) ? away : splat(BINS - 1), Vi);
 }

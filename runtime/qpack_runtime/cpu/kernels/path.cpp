@@ -4,8 +4,9 @@
 #include "path.h"
 
 #if defined(__x86_64__)
-// GCC's own header leaves lanes undefined that a mask of ones replaces.
+#if !defined(__clang__)  // GCC's own header leaves lanes undefined that a mask of ones replaces
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>

@@ -83,7 +83,7 @@ INLINE void cut_by_mass(const Call &call, const Row &row, const SampleScratch &s
   });
   if (s.found->all) return;
   const int32_t bin = s.found->bin;
-  collect_row(call, row, s, [&](Vf y) { return (y == y) & (bin_of(y, best) == bin); });
+  collect_row(call, row, s, [&](Vf y) { return bin_of(y, best) == bin; });  // NaN weighs nothing
   call.worker.serial([&] {
     sort(s.candidates, s.sorted, compact(s.candidates, s.counts, s.blocks));
     const Candidate *last = s.candidates - 1;

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ ROWS = 8  # of a program of the decode product
 
 
 def lowered(
-    tmp_path: Path, family: str, targets: tuple[int, ...], dtype: str, **options: str
+    tmp_path: Path, family: str, targets: tuple[int, ...], dtype: str, **options: Any
 ) -> tuple[LoweredTarget, ...]:
     names = tuple(f"cuda:sm_{sm}" for sm in targets)
     model = write_headers(tmp_path / family, family)
@@ -84,7 +85,7 @@ def test_the_decode_product_runs_on_tensor_cores_and_loads_128_bits_at_a_time(qw
 
 
 def test_the_int8_head_runs_on_tensor_cores_with_wide_loads_and_few_instructions_a_weight(qwen3_5):
-    heads = list(products(*qwen3_5, HEAD))
+    heads = list(products(*qwen3_5, function=HEAD))
     assert {sm for _, sm, _ in heads} == set(FIVE)
     for spec, sm, code in heads:
         assert code.tensor > 0, (spec, sm)
