@@ -49,9 +49,9 @@ class Library:
     def __init__(self, path: Path):
         if not path.exists():
             raise UnsupportedError(
-                "this installation has no CPU kernels: there was no C++ compiler when it was built",
-                remedy="install a wheel for this platform, or a C++ compiler and then qpack-llm again; "
-                "--device reference runs without, slowly",
+                "this installation has no CPU kernels: no C++ compiler could make them when it was built",
+                remedy="install a wheel for this platform, or a C++ compiler and then qpack-llm again (pip install -v "
+                "shows why); --device reference runs without, slowly",
             )
         try:
             library = ctypes.CDLL(str(path))

@@ -68,12 +68,16 @@ INLINE void attention(const Call &call) {
   const int64_t all_heads = at.groups * at.heads, gate_width = call.operand(GATE).dims[1];
   auto live = [&](int64_t row) { return slots[row] != call.program.scratch_slot; };
 
-  // A tile holds rows of one slot, whose positions ascend.
-  int64_t tiles = 0, most = 1;  // blocks of the longest row
-  for (int64_t row = 0; row < active; row++) {
-    if (tiles == 0 || slots[row] != slots[row - 1] || row - at.tiles[tiles - 1] == at.tile_rows) at.tiles[tiles++] = (int32_t)row;
+  int64_t most = 1;  // blocks of the longest row
+  for (int64_t row = 0; row < active; row++)
     if (live(row) && positions[row] / KEYS + 1 > most) most = positions[row] / KEYS + 1;
-  }
+  // A tile holds rows of one slot, whose positions ascend: fewer where there would be too few tiles for all threads.
+  int64_t tiles = 0, tile_rows = at.tile_rows;
+  const int64_t alike = active * at.groups * (at.partials ? most : 1);
+  while (tile_rows > 4 && alike < 2 * call.worker.threads * tile_rows) tile_rows /= 2;
+  for (int64_t row = 0; row < active; row++)
+    if (row == 0 || !live(row) || slots[row] != slots[row - 1] || row - at.tiles[tiles - 1] == tile_rows)
+      at.tiles[tiles++] = (int32_t)row;
   at.tiles[tiles] = (int32_t)active;
 
   by_dtype(call.operand(Q).dtype, [&](auto *like) {
@@ -82,7 +86,8 @@ INLINE void attention(const Call &call) {
       const int64_t row = at.tiles[tile], end = at.tiles[tile + 1];
       float *wide = at.tile.q;
       at.tile.key_heads = (int)groups, at.tile.queries = (int)((end - row) * at.heads);
-      for (int query = 0; query < at.tile.queries; query++) at.tile.counts[query] = positions[row + query / at.heads] + 1;
+      for (int query = 0; query < at.tile.queries; query++)
+        at.tile.counts[query] = positions[row + query / at.heads] + 1;
       for (int64_t head = group * at.heads; head < (group + groups) * at.heads; head += at.heads)
         for (int64_t i = row; i < end; i++)
           for (int64_t j = head; j < head + at.heads; j++, wide += width) {
@@ -92,7 +97,8 @@ INLINE void attention(const Call &call) {
     };
     auto attend_block = [&](int64_t row, int64_t group, int64_t block, float *out, int64_t apart, int64_t heads_apart) {
       const int64_t first = (slots[row] * (int64_t)call.attribute(0) * at.groups + group) * dim;
-      attend(at.tile, call.data<T>(K) + first, call.data<T>(V) + first, at.groups * dim, block * KEYS, out, apart, heads_apart);
+      const T *keys = call.data<T>(K) + first, *values = call.data<T>(V) + first;
+      attend(at.tile, keys, values, at.groups * dim, block * KEYS, out, apart, heads_apart);
     };
     auto write = [&](int64_t row, int64_t head, float *from) {
       T *y = call.data<T>(Y) + (row * all_heads + head) * dim;
@@ -106,8 +112,8 @@ INLINE void attention(const Call &call) {
       auto partial = [&](int64_t group, int64_t row, int64_t head, int64_t block) {
         return at.partials + (((group * at.rows + row) * at.heads + head) * at.blocks + block) * at.size;
       };
-      // Rows that stand alone are bound by memory, which is fastest if an item reads all key heads: as many as leave enough
-      // items for all threads. Tiles of several rows are not, and have q of one key head in the cache.
+      // Rows that stand alone are bound by memory, which is fastest if an item reads all key heads: as many as leave
+      // enough items for all threads. Tiles of several rows are not, and have q of one key head in the cache.
       int64_t groups = at.groups;
       if (tiles < active) groups = 1;
       while (groups % 2 == 0 && tiles * most * (at.groups / groups) < 4 * call.worker.threads) groups /= 2;
@@ -117,7 +123,8 @@ INLINE void attention(const Call &call) {
         const int64_t row = at.tiles[tile];
         if (!live(row) || positions[at.tiles[tile + 1] - 1] < block * KEYS) return;
         read_tile(tile, group, groups);
-        attend_block(row, group, block, partial(group, row, 0, block), at.blocks * at.size, partial(1, 0, 0, 0) - at.partials);
+        const int64_t apart = at.blocks * at.size;
+        attend_block(row, group, block, partial(group, row, 0, block), apart, at.rows * at.heads * apart);
       });
       call.worker.parallel(active * all_heads, 1, [&](int64_t item) {
         const int64_t row = item / all_heads, head = item % all_heads;

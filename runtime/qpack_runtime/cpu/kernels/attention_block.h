@@ -1,5 +1,5 @@
-// softmax(q k^T / sqrt(D)) v over one block of KEYS positions, which begins at a multiple of KEYS, and how blocks add up:
-// Milakov & Gimelshein, "Online normalizer calculation for softmax", with the blocks of Dao et al., "FlashAttention".
+// softmax(q k^T / sqrt(D)) v over one block of KEYS positions, which begins at a multiple of KEYS, and how blocks add
+// up: Milakov & Gimelshein, "Online normalizer calculation for softmax", in the blocks of Dao et al., "FlashAttention".
 //
 // A query is one head of one row. Queries that read the same keys are computed together, but what each gets does not
 // depend on its company: lanes run along D and are added in the tree of `sum`, then keys ascend, then blocks; and a key
@@ -27,8 +27,8 @@ INLINE void by_queries(int first, int queries, const Body &body) {
   if constexpr (M > 1) by_queries<M - 1>(first, queries, body);
 }
 
-// Lane i: a[i] + a[i + H] where bit H of i is clear, b[i - H] + b[i] where it is set. So four steps make the sixteen sums
-// of sixteen registers, each in the tree of `sum`.
+// Lane i: a[i] + a[i + H] where bit H of i is clear, b[i - H] + b[i] where it is set. So four steps make the sums of
+// sixteen registers, each in the tree of `sum`.
 template <int H>
 INLINE F add_halves(F a, F b) {
 #define KEPT(i) ((i) & H ? WIDTH + (i) : (i))
@@ -47,7 +47,8 @@ INLINE F add_halves(F a, F b) {
       const F &from = p & H / WIDTH ? b : a;
       sums.v[p] = from.v[p & ~(H / WIDTH)] + from.v[p | H / WIDTH];
     } else {
-      sums.v[p] = __builtin_shufflevector(a.v[p], b.v[p], EVERY(KEPT)) + __builtin_shufflevector(a.v[p], b.v[p], EVERY(CROSSED));
+      sums.v[p] = __builtin_shufflevector(a.v[p], b.v[p], EVERY(KEPT)) +
+                  __builtin_shufflevector(a.v[p], b.v[p], EVERY(CROSSED));
     }
   }
   return sums;
@@ -57,8 +58,8 @@ INLINE F add_halves(F a, F b) {
 #undef EVERY
 }
 
-// Products of M queries [M, width] with up to sixteen keys of `width` values, `stride` apart, to out[m * KEYS + key]. Keys
-// from `count` on are not read.
+// Products of M queries [M, width] with up to sixteen keys of `width` values, `stride` apart, to out[m * KEYS + key].
+// Keys from `count` on are not read.
 template <int M, class T>
 INLINE void multiply_keys(const float *q, int64_t width, const T *keys, int64_t stride, int count, float *out) {
   constexpr int APART = LANES / STEP;
@@ -81,7 +82,8 @@ INLINE void multiply_keys(const float *q, int64_t width, const T *keys, int64_t 
 #pragma GCC unroll 4
     for (int m = 0; m < M; m++) {
       if constexpr (STEP == 4)
-        sums[m][j] = add_halves<4>(add_halves<8>(totals[m][0], totals[m][2]), add_halves<8>(totals[m][1], totals[m][3]));
+        sums[m][j] =
+            add_halves<4>(add_halves<8>(totals[m][0], totals[m][2]), add_halves<8>(totals[m][1], totals[m][3]));
       else
         sums[m][j] = add_halves<8>(totals[m][0], totals[m][1]);
     }
@@ -95,7 +97,8 @@ INLINE void multiply_keys(const float *q, int64_t width, const T *keys, int64_t 
 
 // out[m * apart ..] += weights[m * KEYS + key] * values[key] for keys begin .. end-1, C registers of each.
 template <int M, int C, class T>
-INLINE void add_columns(const float *weights, const T *values, int64_t stride, int begin, int end, float *out, int64_t apart) {
+INLINE void add_columns(const float *weights, const T *values, int64_t stride, int begin, int end, float *out,
+                        int64_t apart) {
   F totals[M][C];
 #pragma GCC unroll 4
   for (int m = 0; m < M; m++)
@@ -119,7 +122,8 @@ INLINE void add_columns(const float *weights, const T *values, int64_t stride, i
 }
 
 template <int M, class T>
-INLINE void add_values(const float *weights, const T *values, int64_t stride, int begin, int end, float *out, int64_t apart, int64_t width) {
+INLINE void add_values(const float *weights, const T *values, int64_t stride, int begin, int end, float *out,
+                       int64_t apart, int64_t width) {
   int64_t d = 0;
   for (; d + CHUNKS * LANES <= width; d += CHUNKS * LANES)
     add_columns<M, CHUNKS>(weights, values + d, stride, begin, end, out + d, apart);
@@ -190,11 +194,12 @@ INLINE void with_lines(const Tile &tile, const T *lines, int64_t stride, int cou
   body((const float *)tile.lines, tile.width);
 }
 
-// The block that begins at position `begin`, for every query of the tile that reads any of it. Keys and values [positions,
-// key heads, dim] are `stride` from one position to the next. Writes a Partial per query, `apart` floats from one to the
-// next and `heads_apart` from one key head to the next.
+// The block that begins at position `begin`, for every query of the tile that reads any of it. Keys and values
+// [positions, key heads, dim] are `stride` from one position to the next. Writes a Partial per query, `apart` floats
+// from one to the next and `heads_apart` from one key head to the next.
 template <class T>
-void attend(const Tile &tile, const T *keys, const T *values, int64_t stride, int64_t begin, float *out, int64_t apart, int64_t heads_apart) {
+void attend(const Tile &tile, const T *keys, const T *values, int64_t stride, int64_t begin, float *out, int64_t apart,
+            int64_t heads_apart) {
   const int64_t width = tile.width;
   const float scale = 1.0f / __builtin_sqrtf((float)tile.dim);
   auto reads = [&](int query) {  // keys of this block
@@ -223,12 +228,14 @@ void attend(const Tile &tile, const T *keys, const T *values, int64_t stride, in
   for (int head = 0; head < tile.key_heads; head++)
     for (int query = 0; query < tile.queries; query++)
       if (reads(query))
-        soften(tile.scores + (head * tile.queries + query) * KEYS, reads(query), scale, {out + head * heads_apart + query * apart, width});
+        soften(tile.scores + (head * tile.queries + query) * KEYS, reads(query), scale,
+               {out + head * heads_apart + query * apart, width});
   for (int first = 0; first < most; first += LANES)
     for (int head = 0; head < tile.key_heads; head++) {
       const int count = most - first < LANES ? most - first : LANES;
       const T *line = values + first * stride + head * tile.dim;
-      const T *next = first + LANES < most ? line + LANES * stride : last ? nullptr : keys + KEYS * stride + head * tile.dim;
+      const T *next = last ? nullptr : keys + KEYS * stride + head * tile.dim;
+      if (first + LANES < most) next = line + LANES * stride;
       with_lines(tile, line, stride, count, next, [&](auto *lines, int64_t between) {
         by_queries(0, tile.queries, [&](auto m, int query) {
           constexpr int M = decltype(m)::value;
@@ -241,7 +248,8 @@ void attend(const Tile &tile, const T *keys, const T *values, int64_t stride, in
           // Those that the first query reads, all read; what the others read beyond, each reads by itself.
           if (own(0)) add_values<M>(weights, lines, between, 0, own(0), mine, apart, width);
           for (int i = 1; i < M; i++)
-            if (own(i) > own(0)) add_values<1>(weights + i * KEYS, lines, between, own(0), own(i), mine + i * apart, apart, width);
+            if (own(i) > own(0))
+              add_values<1>(weights + i * KEYS, lines, between, own(0), own(i), mine + i * apart, apart, width);
         });
       });
     }

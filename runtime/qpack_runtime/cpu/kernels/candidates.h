@@ -1,5 +1,5 @@
-// The few ids that a choice lies among, found without sorting a vocabulary: those whose score may count are collected, and
-// only they are sorted. The order is score descending (-0 equals 0), id ascending.
+// The few ids that a choice lies among, found without sorting a vocabulary: those whose score may count are collected,
+// and only they are sorted. The order is score descending (-0 equals 0), id ascending.
 constexpr int64_t BLOCK = 2048;  // ids at a time, and the room for their candidates
 
 struct Candidate {

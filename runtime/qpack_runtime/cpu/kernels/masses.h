@@ -1,6 +1,6 @@
 // Probability masses of scores, in integers: no order of addition shows in their sums. e^y = mantissa * 2^exponent, the
-// mantissa from 2^29 (stands for 1) to 2^30; a mass is in units of 2^(top - 37), `top` being the largest exponent of those
-// it is added to. See reference/sampling.py.
+// mantissa from 2^29 (stands for 1) to 2^30; a mass is in units of 2^(top - 37), `top` being the largest exponent of
+// those it is added to. See reference/sampling.py.
 constexpr int64_t CHUNK_IDS = 4096, LINE_IDS = 32;  // line i of a row belongs to chunk i % ceil(width / CHUNK_IDS)
 constexpr int32_t TOP_P_ONE = 1 << 24;
 
@@ -46,8 +46,8 @@ INLINE uint64_t mass_kept(uint64_t whole, int32_t top_p24) {
   return mass > 0 ? mass : 1;
 }
 
-// Bins of a histogram: bin b holds the scores b / 32 to (b + 1) / 32 below the best, the last one all lower ones, and all
-// there are if the best is infinite. It only matters that bins ascend as scores descend, which they do however the
+// Bins of a histogram: bin b holds the scores b / 32 to (b + 1) / 32 below the best, the last one all lower ones, and
+// all there are if the best is infinite. It only matters that bins ascend as scores descend, which they do however the
 // subtraction and the product are rounded.
 constexpr int BINS = 1024;
 INLINE Vi bin_of(Vf y, float best) {

@@ -1,5 +1,5 @@
-// The sampler's noise, that of reference/philox.py to the bit: Philox4x32-10 (Salmon et al., "Parallel random numbers: as
-// easy as 1, 2, 3", SC 2011) and float32 arithmetic, each product and each sum rounded on its own.
+// The sampler's noise, that of reference/philox.py to the bit: Philox4x32-10 (Salmon et al., "Parallel random numbers:
+// as easy as 1, 2, 3", SC 2011) and float32 arithmetic, each product and each sum rounded on its own.
 typedef uint64_t Vq __attribute__((vector_size(4 * WIDTH)));
 constexpr uint64_t LOW_HALF = 0xffffffff;
 constexpr int WORDS = 64;  // words_of() makes so many at once
@@ -39,8 +39,8 @@ INLINE Vf gumbel_of_words(Vu x) {
   return -natural_log(exponential);
 }
 
-// At least the noise of the words, for a fraction of the work: -log(1 - u) >= u, and the bits of a float32 number, read as
-// an integer, are at most 2^23 (127 + its log2). The 0.01 is more than either side's rounding.
+// At least the noise of the words, for a fraction of the work: -log(1 - u) >= u, and the bits of a float32 number, read
+// as an integer, are at most 2^23 (127 + its log2). The 0.01 is more than either side's rounding.
 INLINE Vf noise_at_most(Vu x) {
   const Vf log2 = __builtin_convertvector(bits_of<Vi>(__builtin_convertvector(x, Vf) + 0.5f), Vf) * 0x1p-23f;
   return (159 - log2) * 0.6931472f + 0.01f;
@@ -76,9 +76,9 @@ INLINE void philox(Vq c0, int32_t position, Key key, Vq &first, Vq &second) {
   first = (c0 & LOW_HALF) | (c1 << 32), second = (c2 & LOW_HALF) | (c3 << 32);
 }
 
-// The Philox words of the ids from `first`, a multiple of WORDS: id i takes word i % 4 of counter i / 4. Lane 4q + r of the
-// counters holds number 4r + q, so that pairs of words need no more than a swap with their neighbours to stand in the
-// order of the ids.
+// The Philox words of the ids from `first`, a multiple of WORDS: id i takes word i % 4 of counter i / 4. Lane 4q + r of
+// the counters holds number 4r + q, so that pairs of words need no more than a swap with their neighbours to stand in
+// the order of the ids.
 INLINE void words_of(int64_t first, int32_t position, Key key, Vu words[WORDS / LANES][PARTS]) {
   static const uint32_t number[LANES] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   EACH_PART {

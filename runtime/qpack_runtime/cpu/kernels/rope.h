@@ -12,10 +12,11 @@ INLINE float inverse_rms_of(const T *x, int64_t width, float eps) {
 }
 
 // One head of `width` values, each as scaled(value, index of the first lane, lanes): its leading 2 * half values are
-// rotated by cosines[half] and sines[half]. Su et al., "RoFormer", with the halves paired as in GPT-NeoX. Every product is
-// rounded: without a norm the bits are the formula's.
+// rotated by cosines[half] and sines[half]. Su et al., "RoFormer", with the halves paired as in GPT-NeoX. Every product
+// is rounded: without a norm the bits are the formula's.
 template <class T, class Scaled>
-INLINE void rotate(const T *x, int64_t width, int64_t half, const float *cosines, const float *sines, Scaled scaled, T *out) {
+INLINE void rotate(const T *x, int64_t width, int64_t half, const float *cosines, const float *sines, Scaled scaled,
+                   T *out) {
   for (int64_t i = 0; i < half; i += LANES) {
     const int count = (int)(half - i);
     const F a = scaled(load_some(x + i, count), i, count), b = scaled(load_some(x + half + i, count), half + i, count);

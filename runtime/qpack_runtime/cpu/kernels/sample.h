@@ -1,5 +1,6 @@
-// `sample` as reference/sampling.py defines it: the same ids, to the bit. One row after the other, all threads on each, since
-// a row is a vocabulary wide. It is gone over in blocks, and what is found of a block does not depend on who finds it.
+// `sample` as reference/sampling.py defines it: the same ids, to the bit. One row after the other, all threads on each,
+// since a row is a vocabulary wide. It is gone over in blocks, and what is found of a block does not depend on who
+// finds it.
 #include "philox.h"
 #include "candidates.h"
 #include "masses.h"

@@ -1,5 +1,5 @@
-// Steps 6 to 8 of `sample`. Each filter keeps a prefix of the order (score descending, id ascending), so that together they
-// are one Cut, and no more than the ids around it are ever sorted.
+// Steps 6 to 8 of `sample`. Each filter keeps a prefix of the order (score descending, id ascending), so that together
+// they are one Cut, and no more than the ids around it are ever sorted.
 
 // Collects the ids of a row whose score is wanted(Vf) -> Vi.
 template <class Wanted>

@@ -1,4 +1,5 @@
-// What `sample` reads of a row and leaves in scratch, and steps 1 to 5 of its order in reference/sampling.py: the scores.
+// What `sample` reads of a row and leaves in scratch, and steps 1 to 5 of its order in reference/sampling.py: the
+// scores.
 
 // Bits of `flags` and of `status`, and the columns of `ints` and `floats`: qpack_schemas/sampling.py.
 constexpr int32_t GREEDY = 1, PENALTY = 2, BIAS = 4, GRAMMAR = 8, LOGPROBS = 16, FILTER = 32;
