@@ -67,13 +67,12 @@ def vocabulary(bundle: Bundle) -> tuple[np.ndarray, np.ndarray]:
         entry = bundle.manifest["tensors"].get(f"{name}.weight") or bundle.manifest["tensors"].get(f"{name}.q")
         if entry is None:
             return None
-        scale = stored.get(f"{name}.scale")
         if entry["form"] == "dense":
             lines = stored[f"{name}.weight"].astype(np.float32)
         elif entry["form"] == "int8_codes":
-            lines = int8.dequantize(stored[f"{name}.q"], scale)
+            lines = int8.dequantize(stored[f"{name}.q"], stored[f"{name}.scale"])
         else:
-            lines = marlin.dequantize(stored[f"{name}.q"], scale).T
+            lines = marlin.dequantize(stored[f"{name}.q"], stored[f"{name}.scale"]).T
         n, k = entry["logical_shape"]
         return lines[:n, :k]
 

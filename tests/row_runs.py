@@ -1,5 +1,5 @@
-"""Runs of one prompt that must all give the same bits, however it is cut and wherever it sits: executors are tested with
-them, and so is that broken ones are found out."""
+"""Runs of one prompt that must all give the same bits, however it is cut and wherever it sits. Executors are tested
+with them, and so is that broken ones are found out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

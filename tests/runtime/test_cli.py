@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer
 
+from instruction import library
 from qpack_runtime.cli import main
+from qpack_runtime.cpu.host import default_threads
 
 CLI = "import sys; from qpack_runtime.cli import main; sys.argv[0] = 'qpack-runtime'; main()"
 LACKING = """
@@ -65,10 +67,75 @@ def test_json_holds_ids_text_reason_buckets_and_timings(bundle: Path):
     assert facts["text"] == tokenizer.decode(facts["output_ids"])
     assert facts["finish_reason"] == "length"
     assert facts["buckets"] == {"decode-b1-c64": 5, "prefill-t16-c64": 1}
-    assert facts["device"] == "reference"
     timings = facts["timings"]
-    assert {"boot_verify_s", "boot_bind_s", "boot_tokenizer_s", "prefill_s", "decode_s"} == timings.keys()
+    phases = ("verify", "map", "pack", "bind", "tokenizer")
+    assert {f"boot_{phase}_s" for phase in phases} | {"prefill_s", "decode_s"} == timings.keys()
     assert all(seconds >= 0 for seconds in timings.values())
+
+
+def test_without_flags_the_cpu_decodes_fast_on_all_its_cores(bundle: Path):
+    facts = answered(generate(bundle, "--prompt", "And the", "--max-tokens", "2", "--format", "json"))
+    assert (facts["device"], facts["mode"], facts["threads"]) == ("cpu", "fast", default_threads())
+    assert facts["code_path"] == library().paths[0]
+    assert facts["notes"] == []
+
+
+@pytest.mark.parametrize("path", library().paths)
+def test_mode_threads_and_code_path_are_those_of_the_flags(bundle: Path, path: str):
+    flags = ("--device", "cpu", "--mode", "exact", "--threads", "3", "--code-path", path)
+    arguments = ("--prompt", "And the", "--max-tokens", "8", "--format", "json")
+    facts = answered(generate(bundle, *arguments, *flags))
+    assert (facts["device"], facts["mode"], facts["threads"], facts["code_path"]) == ("cpu", "exact", 3, path)
+    assert facts["output_ids"] == answered(generate(bundle, *arguments, "--device", "reference"))["output_ids"]
+
+
+def test_the_reference_has_neither_mode_nor_threads(bundle: Path):
+    arguments = ("--prompt", "And the", "--max-tokens", "2", "--format", "json")
+    facts = answered(generate(bundle, "--device", "reference", *arguments))
+    assert facts["device"] == "reference"
+    assert not {"mode", "threads", "code_path"} & facts.keys()
+    assert "boot_pack_s" not in facts["timings"]
+
+
+@pytest.mark.parametrize("device", ["reference", "cuda"])
+@pytest.mark.parametrize("flags", [("--mode", "fast"), ("--threads", "2"), ("--code-path", "portable")])
+def test_flags_of_the_cpu_are_a_usage_error_for_another_device(bundle: Path, device: str, flags: tuple[str, str]):
+    message = refused(generate(bundle, "--prompt", "a", "--device", device, *flags), 2)
+    assert device in message
+    assert flags[0] in message
+
+
+@pytest.mark.parametrize("flags", [("--threads", "0"), ("--mode", "slow"), ("--code-path", "sse"), ("--verify", "no")])
+def test_a_flag_that_there_is_not_is_a_usage_error(bundle: Path, flags: tuple[str, str]):
+    result = generate(bundle, "--prompt", "a", *flags)
+    assert result.exit_code == 2
+    assert flags[0] in result.stderr
+
+
+def test_quick_verification_reads_no_bytes_of_the_weights_but_their_size(bundle: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    weights = copy / "weights" / "00000.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1  # of a tensor: nothing else tells
+    weights.write_bytes(data)
+    arguments = ("--prompt", "a", "--max-tokens", "1")
+    assert generate(copy, *arguments).exit_code == 5
+    assert generate(copy, *arguments, "--verify", "full").exit_code == 5
+    assert generate(copy, *arguments, "--verify", "quick").exit_code == 0
+    weights.write_bytes(data[:-1])
+    assert generate(copy, *arguments, "--verify", "quick").exit_code == 5
+
+
+def test_without_cpu_kernels_the_reference_decodes_and_stderr_says_so(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("qpack_runtime.cpu.library.LIBRARY", tmp_path / "absent.so")
+    arguments = ("--prompt", "And the", "--max-tokens", "2")
+    facts = answered(generate(bundle, *arguments, "--format", "json"))
+    assert facts["device"] == "reference"
+    (note,) = facts["notes"]
+    assert f"note: {note}\n" in generate(bundle, *arguments).stderr
+    assert "--device reference" in refused(generate(bundle, *arguments, "--device", "cpu"), 4)
 
 
 def test_text_is_the_answer_alone_and_what_was_done_goes_to_stderr(bundle: Path):

@@ -34,6 +34,7 @@ class LateExecutor:
 
     def __init__(self, bundle: Bundle):
         self.reference = ReferenceExecutor(bundle)
+        self.notes, self.facts = self.reference.notes, self.reference.facts
         self._queue: deque[Callable[[], None]] = deque()
         self._host = {bucket["name"]: self._copies(bucket["name"]) for bucket in bundle.manifest["buckets"]}
         tables = {name: array for name, array in self._copies("prefill-t1-c64").items() if name.startswith("sampling.")}

@@ -22,6 +22,7 @@ from slot_rows import (
     columns,
     prompts,
     steps,
+    unwritten,
 )
 
 FLOAT32_SUMS = 2e-6  # of the largest value: seven taps and a sigmoid
@@ -52,7 +53,7 @@ class Case:
 
     def state(self, starts: Sequence[int]) -> np.ndarray:
         """The ring, NaN in columns that are further back than the next row's window or before position 0."""
-        ring = np.full((SLOTS + 1, self.channels, self.taps), np.nan, DTYPES[self.dtype])
+        ring = unwritten((SLOTS + 1, self.channels, self.taps), self.dtype)
         for slot, start in enumerate(starts):
             for position in range(max(0, start - self.taps + 1), start):
                 ring[slot, :, position % self.taps] = self.value(slot, position)[: self.channels]
@@ -66,7 +67,7 @@ class Case:
         return {"x": x, "weight": self.weight, **columns(rows)}
 
     def run(self, rows: Rows, state: np.ndarray, path: str, threads: int, active: int | None = None) -> np.ndarray:
-        y = np.full((len(rows), self.channels), np.nan, DTYPES[self.dtype])
+        y = unwritten((len(rows), self.channels), self.dtype)
         operands = {**self.operands(rows), "ring": state, "y": y}
         run_cpu("causal_conv1d", operands, path=path, threads=threads, active=active, scratch_slot=SCRATCH)
         return y

@@ -22,6 +22,7 @@ from slot_rows import (
     columns,
     prompts,
     steps,
+    unwritten,
 )
 
 FLOAT32_SUMS = 2e-5  # of the largest value: a few rows of sums over D, and a norm that may divide by little
@@ -69,7 +70,7 @@ class Case:
 
     def state(self, starts: Sequence[int]) -> np.ndarray:
         """The memory, NaN of slots that begin."""
-        memory = np.full((SLOTS + 1, self.heads, self.dim, self.width), np.nan, np.float32)
+        memory = unwritten((SLOTS + 1, self.heads, self.dim, self.width), "float32")
         for slot, start in enumerate(starts):
             if start:
                 memory[slot] = self.draw(7, slot, shape=memory.shape[1:])
@@ -82,7 +83,7 @@ class Case:
         return {**values, **self.constants, **columns(rows)}
 
     def run(self, rows: Rows, state: np.ndarray, path: str, threads: int, active: int | None = None) -> np.ndarray:
-        y = np.full((len(rows), self.heads * self.width), np.nan, DTYPES[self.dtype])
+        y = unwritten((len(rows), self.heads * self.width), self.dtype)
         operands = {**self.operands(rows), "memory": state, "y": y}
         run_cpu("gated_delta", operands, {"eps": EPS}, path=path, threads=threads, active=active, scratch_slot=SCRATCH)
         return y

@@ -51,8 +51,8 @@ class Case:
         return made
 
     def outputs(self, rows: int) -> dict[str, np.ndarray]:
-        sizes = dict.fromkeys(("k", "v"), (SLOTS * self.context + 1, self.groups, self.dim))
-        sizes["q"] = (rows, self.heads, self.dim)
+        lines = (SLOTS * self.context + 1, self.groups, self.dim)
+        sizes = {"k": lines, "v": lines, "q": (rows, self.heads, self.dim)}
         made = {name: np.empty(size, DTYPES[self.dtype]) for name, size in sizes.items()}
         for array in made.values():
             array.view(np.uint8)[:] = UNWRITTEN

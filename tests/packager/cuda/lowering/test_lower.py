@@ -16,6 +16,7 @@ from qpack_packager.prepare import Prepared, prepare
 from qpack_packager.serving import Options
 from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.launch_rules import check_table
+from qpack_schemas.launch_table import Scalar
 from qpack_schemas.manifest import Kernel
 from qpack_schemas.program import KINDS, Kind
 
@@ -106,6 +107,7 @@ def test_every_form_of_head_is_one_launch_that_writes_the_logits(head: str, tmp_
             assert (spec.function, dict(spec.types)["y"]) == (function, "*fp32")
             assert dict(spec.constants).get("PLANES", 1) == 1
             assert "logits" not in target.tables[kind].work
+            assert (Scalar("R") in launches[0].args) == (kind == "decode")
             if kind == "prefill":
                 assert launches[0].grid[1:] == (1, 1)  # one row, whatever the bucket
 
