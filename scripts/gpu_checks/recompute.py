@@ -6,6 +6,7 @@ import numpy as np
 
 from qpack_runtime.arenas import DTYPES
 from qpack_runtime.cuda.executor import CudaExecutor
+from qpack_runtime.reference import int8
 from qpack_runtime.reference.executor import FUNCTIONS
 from qpack_runtime.reference.marlin import dequantize
 from qpack_schemas.bundle import Bundle
@@ -14,7 +15,9 @@ from qpack_schemas.program import Instruction, Program
 
 from .runs import Run
 
-ROW_BY_ROW = frozenset({"embed", "rms_norm", "linear_int4", "linear", "attention", "silu_mul"})  # a few rows will do
+ROW_BY_ROW = frozenset(  # a few rows will do
+    {"embed", "embed_int8", "rms_norm", "linear_int4", "linear_int8", "linear", "attention", "silu_mul"}
+)
 IN_ORDER = frozenset({"rope_kv_write", "causal_conv1d", "gated_delta"})  # a row reads what the one before wrote
 LINES = 8192  # of a dense matrix that are float32 at a time
 
@@ -71,6 +74,8 @@ class Recompute:
         with np.errstate(all="ignore"):  # padding may hold anything
             if instruction.op == "linear":
                 _dense(**views)
+            elif instruction.op == "linear_int8":
+                _int8(**views)
             else:
                 FUNCTIONS[instruction.op](**views, **instruction.attrs)
         for operand, name in instruction.operands():
@@ -105,3 +110,10 @@ def _dense(x: np.ndarray, weight: np.ndarray, y: np.ndarray, bias: np.ndarray | 
     for begin in range(0, len(weight), LINES):
         part = slice(begin, begin + LINES)
         FUNCTIONS["linear"](x, weight[part].astype(np.float32), y[:, part], bias=None if bias is None else bias[part])
+
+
+def _int8(x: np.ndarray, q: np.ndarray, scale: np.ndarray, y: np.ndarray) -> None:
+    """`linear_int8` in the same way."""
+    for begin in range(0, len(q), LINES):
+        part = slice(begin, begin + LINES)
+        FUNCTIONS["linear_int8"](x, int8.dequantize(q[part], scale[part])[:, : x.shape[1]], scale[part], y[:, part])
