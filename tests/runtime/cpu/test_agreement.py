@@ -28,9 +28,9 @@ from teacher_forcing import forced_logits, held_out_windows, log_likelihood
 OPTIONS = Options(batches=(1, 4), contexts=(64, 256), prefills=(1, 16, 64), slots=4)
 TRAINED = ("tiny-qwen3", "tiny-qwen3_5")
 
-# Of the largest logit of a row. Of the trained models the worst are 1.5e-6, 1.3e-3 and 6.7e-3; random ones amplify
-# differences and come to 1.5e-5, 2.8e-3 and 1.1e-2. A step of the dtype is 2^-10 of a float16, 2^-7 of a bfloat16.
-TOLERANCE = {"float32": 3e-5, "float16": 2.0**-8, "bfloat16": 2.0**-6}
+# Of the largest logit of a row: in 16 bits five steps of a float16, three of a bfloat16. Measured are at most 1.5e-6,
+# 1.3e-3 and 6.7e-3 of trained models; the random ones amplify what differs, to 1.5e-5, 2.8e-3 and 1.1e-2.
+TOLERANCE = {"float32": 5e-5, "float16": 5 * 2.0**-10, "bfloat16": 3 * 2.0**-7}
 
 # Slot, and the lengths of its prompt's chunks; then the slots of decode steps. Between them they run every bucket, and
 # more positions than the blocks in which the CPU kernels walk the cache.
@@ -121,7 +121,7 @@ def test_fast_costs_what_activations_rounded_to_int8_cost(case: Case, monkeypatc
     for kind in FAST:
         ours = rms_error(logits_of(kind.make(case.bundle), case.bundle), case.reference)
         print(f"{kind}: {ours:.2e}, int8 {cost:.2e}")
-        assert ours < 1.25 * cost, kind
+        assert ours < 1.4 * cost, kind  # measured: 0.89 to 1.12 times
 
 
 @pytest.mark.parametrize("name", TRAINED)
