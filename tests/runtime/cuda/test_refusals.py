@@ -81,6 +81,6 @@ def test_the_command_gives_the_tokens_of_the_reference(stub_library: Path, folde
     ran = run_runtime(stub_library, "generate", str(folder), *GENERATE, settings={}, computing=True)
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
-    other = run_runtime(stub_library, "generate", str(folder), *GENERATE[2:], settings={})
+    other = run_runtime(stub_library, "generate", str(folder), "--device", "reference", *GENERATE[2:], settings={})
     assert said["output_ids"] == json.loads(other.stdout)["output_ids"]
     assert said["device"] == "cuda"
