@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from instruction import library
+from instruction import kernels
 from qpack_runtime.boot import Booted, boot
 from qpack_runtime.cpu.executor import CpuExecutor
 from qpack_runtime.reference.executor import ReferenceExecutor
@@ -42,8 +42,8 @@ class Kind:
 
 
 REFERENCE = Kind()
-FAST = tuple(Kind("fast", path) for path in library().paths)
-EXACT = tuple(Kind("exact", path) for path in library().paths)
+FAST = tuple(Kind("fast", path) for path in kernels().paths)
+EXACT = tuple(Kind("exact", path) for path in kernels().paths)
 CPU_KINDS = FAST + EXACT
 
 

@@ -71,7 +71,7 @@ def boot(
     Raises BundleError if the bundle must not be opened, UnsupportedError or FitError if it can't run here."""
     notes = []
     if device is None:
-        from qpack_runtime.cpu.library import LIBRARY
+        from qpack_runtime.cpu.native import LIBRARY
 
         device = "cpu" if LIBRARY.exists() else "reference"
         if device == "reference":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qpack_runtime.bench.bandwidth import copy_bandwidth
 from qpack_runtime.cuda.executor import CudaExecutor
 from qpack_runtime.engine import Engine
 from qpack_runtime.sampling_options import SamplingOptions
@@ -19,7 +20,6 @@ from qpack_schemas.bundle_rules import shared_buffers
 from qpack_schemas.manifest import Bucket
 from qpack_schemas.traffic import decode_traffic
 
-from .bandwidth import copy_bandwidth
 from .outcome import Line, Outcome, Settings
 from .steps import Launch, buckets_of, decode, fill
 
@@ -112,7 +112,7 @@ def time_steps(path: Path, settings: Settings) -> Outcome:
     engine, slots = Engine(executor, bundle.manifest), bundle.manifest["slots"]
     for slot in range(slots):
         engine.admit(slot, SamplingOptions())
-    bandwidth, shared = copy_bandwidth(*executor.queue), shared_buffers(bundle.manifest)
+    bandwidth, shared = 1e9 * copy_bandwidth(*executor.queue), shared_buffers(bundle.manifest)
     watch, jitter, speeds, shares = Stopwatch(executor, slots), list[Line](), list[Line](), list[float]()
     gc.disable()
     for bucket in buckets_of(bundle, "decode"):

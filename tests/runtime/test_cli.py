@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer
 
-from instruction import library
+from instruction import kernels
 from qpack_runtime.cli import main
 from qpack_runtime.cpu.host import default_threads
 
@@ -76,11 +76,11 @@ def test_json_holds_ids_text_reason_buckets_and_timings(bundle: Path):
 def test_without_flags_the_cpu_decodes_fast_on_all_its_cores(bundle: Path):
     facts = answered(generate(bundle, "--prompt", "And the", "--max-tokens", "2", "--format", "json"))
     assert (facts["device"], facts["mode"], facts["threads"]) == ("cpu", "fast", default_threads())
-    assert facts["code_path"] == library().paths[0]
+    assert facts["code_path"] == kernels().paths[0]
     assert facts["notes"] == []
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_mode_threads_and_code_path_are_those_of_the_flags(bundle: Path, path: str):
     flags = ("--device", "cpu", "--mode", "exact", "--threads", "3", "--code-path", path)
     arguments = ("--prompt", "And the", "--max-tokens", "8", "--format", "json")
@@ -129,7 +129,7 @@ def test_quick_verification_reads_no_bytes_of_the_weights_but_their_size(bundle:
 def test_without_cpu_kernels_the_reference_decodes_and_stderr_says_so(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("qpack_runtime.cpu.library.LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr("qpack_runtime.cpu.native.LIBRARY", tmp_path / "absent.so")
     arguments = ("--prompt", "And the", "--max-tokens", "2")
     facts = answered(generate(bundle, *arguments, "--format", "json"))
     assert facts["device"] == "reference"

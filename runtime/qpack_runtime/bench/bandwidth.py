@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from qpack_runtime.cpu.native import Team
     from qpack_runtime.cuda.driver import Driver
 
 THREAD_BYTES = 128 << 20  # more than the part of a cache that one core gets
@@ -32,6 +33,14 @@ def _seconds(pool: ThreadPoolExecutor, arrays: list[np.ndarray]) -> float:
     begin = time.perf_counter()
     list(pool.map(np.sum, arrays))
     return time.perf_counter() - begin
+
+
+def team_bandwidth(team: "Team") -> float:
+    """GB/s at which the threads of the CPU's kernels read one array together, as they read weights: the best of several
+    passes. Takes THREAD_BYTES of memory a thread."""
+    data = np.full(THREAD_BYTES * team.threads, 3, np.uint8)
+    seconds = (team.kernels.read_seconds(team.handle, data.ctypes.data, data.nbytes) for _ in range(PASSES))
+    return data.nbytes / min(seconds) / 1e9
 
 
 def copy_bandwidth(driver: "Driver", stream: int) -> float:

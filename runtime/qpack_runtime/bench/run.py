@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qpack_runtime.bench.bandwidth import copy_bandwidth, read_bandwidth
+from qpack_runtime.bench.bandwidth import copy_bandwidth, read_bandwidth, team_bandwidth
 from qpack_runtime.bench.cases import Case, bytes_of, cases_of
 from qpack_runtime.bench.host import cores, describe_host, peak_rss_bytes
 from qpack_runtime.bench.measure import Meter, Times
@@ -85,7 +85,7 @@ def _machine(booted: Booted) -> tuple[int | None, str, float]:
     if isinstance(executor, CudaExecutor):
         return None, facts["target"], copy_bandwidth(*executor.queue)
     if isinstance(executor, CpuExecutor):
-        return facts["threads"], facts["code_path"], executor.read_bandwidth()
+        return facts["threads"], facts["code_path"], team_bandwidth(executor.team)
     return cores(), "numpy", read_bandwidth(cores())  # the reference leaves it to numpy, which takes all
 
 

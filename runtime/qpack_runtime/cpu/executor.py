@@ -7,10 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from qpack_runtime.arenas import Arenas
-from qpack_runtime.cpu import library
+from qpack_runtime.cpu import native
 from qpack_runtime.cpu.host import default_threads
 from qpack_runtime.cpu.packed import pack
 from qpack_schemas.bundle import Bundle
+from qpack_schemas.errors import FitError
 from qpack_schemas.instructions import INSTRUCTIONS
 from qpack_schemas.program import Program
 
@@ -35,7 +36,7 @@ class CpuExecutor:
         code_path: str | None = None,
         marked: Callable[[str], None] = lambda phase: None,
     ):
-        self.team = library.Team(library.Library(library.LIBRARY), threads or default_threads(), code_path)
+        self.team = native.Team(native.Kernels(native.LIBRARY), threads or default_threads(), code_path)
         self.notes: list[str] = []
         self.facts = {"mode": mode, "threads": self.team.threads, "code_path": self.team.path}
         self.arenas = Arenas(bundle)
@@ -46,7 +47,7 @@ class CpuExecutor:
         self._programs: dict[str, Any] = {}  # bucket -> pointer to its bound program
         self._io: dict[str, dict[str, np.ndarray]] = {}
         self._sampled: dict[str, dict[str, np.ndarray]] = {}
-        bound: dict[tuple[str, int], library.Program] = {}
+        bound: dict[tuple[str, int], native.Program] = {}
         buckets = {bucket["name"]: bucket for bucket in bundle.manifest["buckets"]}
         for name in bundle.manifest["capture_order"]:
             program, rows = bundle.programs[buckets[name]["program"]], buckets[name]["rows"]
@@ -67,22 +68,12 @@ class CpuExecutor:
         """A buffer that outlives the step, such as `slot_token` [slots + 1]."""
         return self.arenas.view(name, self.arenas.shared[name], 1)
 
-    def read_bandwidth(self) -> float:
-        """GB/s at which the executor's threads read memory: the best of ten passes over more than any cache holds."""
-        size = 1 << 29
-        data = np.ones(size, np.uint8)
-        return (
-            size
-            / 1e9
-            / min(self.team.library.read_seconds(self.team.handle, data.ctypes.data, size) for _ in range(10))
-        )
-
     def seat_written(self, slot: int) -> None:
         """The sampling tables are read where the host writes them."""
 
     def run(self, bucket: str) -> None:
         """One step."""
-        self.team.library.run(self.team.handle, self._programs[bucket])
+        self.team.kernels.run(self.team.handle, self._programs[bucket])
 
     def launch(self, bucket: str) -> dict[str, np.ndarray]:
         """One step, and copies of what `sample` gave."""
@@ -92,22 +83,28 @@ class CpuExecutor:
     def read(self, ticket: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return ticket
 
-    def _bind(self, program: Program, rows: int, mode: Mode) -> library.Program:
+    def _bind(self, program: Program, rows: int, mode: Mode) -> native.Program:
         buffers = {**self.arenas.shared, **program.buffers}
-        code = (library.Instruction * len(program.code))()
+        code = (native.Instruction * len(program.code))()
         for made, instruction in zip(code, program.code, strict=True):
             views = {o.name: self.arenas.view(name, buffers[name], rows) for o, name in instruction.operands()}
-            library.fill(self.team.library, made, instruction.op, views, instruction.attrs)
-            places = self.team.library.operands[instruction.op]
+            native.fill(self.team.kernels, made, instruction.op, views, instruction.attrs)
+            places = self.team.kernels.operands[instruction.op]
             for operand, name in instruction.operands():
                 if name in self._packed:  # sizes and dtype stay those of the bundle's tensor
                     made.operands[places.index(operand.name)].data = self._packed[name].ctypes.data
-        return library.Program(code=code, count=len(code), fast=mode == "fast", scratch_slot=self._slots)
+        return native.Program(code=code, count=len(code), fast=mode == "fast", scratch_slot=self._slots)
 
     def _make_scratch(self) -> np.ndarray:
         """Room for the values that no instruction leaves to the next, shared by all programs."""
-        needs = [self.team.library.scratch_bytes(self.team.handle, ctypes.byref(bound)) for bound in self._bound]
-        raw = np.empty(max(needs) + 64, np.uint8)
+        needs = [self.team.kernels.scratch_bytes(self.team.handle, ctypes.byref(bound)) for bound in self._bound]
+        try:
+            raw = np.empty(max(needs) + 64, np.uint8)
+        except MemoryError:
+            raise FitError(
+                f"the scratch of a step takes {max(needs):,} bytes, more than this host gives",
+                remedy="build with smaller --prefill or --batch, or give fewer --threads",
+            ) from None
         for bound in self._bound:
             bound.scratch = raw.ctypes.data + -raw.ctypes.data % 64
         return raw

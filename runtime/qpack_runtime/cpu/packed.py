@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qpack_runtime.arenas import Arenas
-from qpack_runtime.cpu.library import Team
+from qpack_runtime.cpu.native import Team
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.errors import FitError
 
@@ -57,8 +57,7 @@ def quantized_matrices(bundle: Bundle, arenas: Arenas) -> list[Matrix]:
 
 
 def pack(bundle: Bundle, arenas: Arenas, team: Team) -> dict[str, np.ndarray]:
-    """Tensor name -> its packed bytes, in the tensor's own shape and dtype where that has as many (the kernels read
-    sizes off it), for the codes and scales of every quantized weight. Raises FitError."""
+    """Tensor name -> its packed bytes, uint8, for the codes and scales of every quantized weight. Raises FitError."""
     matrices = quantized_matrices(bundle, arenas)
     sizes = [_aligned(size) for matrix in matrices for size in (matrix.code_bytes, matrix.scale_bytes)]
     try:
@@ -72,7 +71,7 @@ def pack(bundle: Bundle, arenas: Arenas, team: Team) -> dict[str, np.ndarray]:
     for matrix in matrices:
         codes, scale = arenas.weights[matrix.codes], arenas.weights[matrix.scale]
         packed[matrix.codes], packed[matrix.scale] = next(places), next(places)
-        function = team.library.pack_int4 if matrix.op == "int4" else team.library.pack_int8
+        function = team.kernels.pack_int4 if matrix.op == "int4" else team.kernels.pack_int8
         pointers = (array.ctypes.data for array in (packed[matrix.codes], packed[matrix.scale]))
         function(team.handle, codes.ctypes.data, scale.ctypes.data, matrix.k, matrix.n, *pointers)
         arenas.release(matrix.codes)

@@ -1,7 +1,5 @@
 """int8: nothing clipped, every weight within half a step of its source, and the same bytes wherever it runs."""
 
-import os
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qpack_packager.quantize import groups
 from qpack_packager.quantize.int8 import quantize
 from qpack_runtime.reference.int8 import dequantize
 from random_weights import KINDS, draw_weight
@@ -61,25 +58,6 @@ def test_relative_error_of_gaussian_weights_is_that_of_the_method():
     exact = np.sqrt(((made.codes * wide(made.scales) - weight) ** 2).sum() / (weight.astype(np.float64) ** 2).sum())
     assert made.relative_rms_error == pytest.approx(exact, rel=1e-5)
     assert ideal < made.relative_rms_error < 1.01 * ideal < 0.0066  # scales of 8 bits are up to 1/128 too large
-
-
-@pytest.mark.parametrize("processors", [1, 2])
-def test_bytes_do_not_depend_on_threads_or_blocks(processors: int, monkeypatch: pytest.MonkeyPatch):
-    weight = draw_weight(3, 40, 4, "gauss")
-    whole = quantize(weight)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
-    monkeypatch.setattr(groups, "BLOCK_WEIGHTS", 3 * 512)
-    parts = quantize(weight)
-    assert np.array_equal(whole.codes, parts.codes)
-    assert whole.scales.tobytes() == parts.scales.tobytes()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_are_refused(value: float):
-    weight = np.zeros((4, 256), np.float32)
-    weight[2, 130] = value
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        quantize(weight)
 
 
 @given(n=st.integers(1, 5), count=st.integers(1, 3), data=st.data())

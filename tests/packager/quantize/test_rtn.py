@@ -1,7 +1,5 @@
 """Round to nearest: every weight within half a step of its source, and the same bytes wherever it runs."""
 
-import os
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,25 +57,6 @@ def test_relative_error_of_gaussian_weights_is_that_of_the_method():
     exact = np.sqrt(((restored(quantize(weight)) - weight) ** 2).sum() / (weight.astype(np.float64) ** 2).sum())
     assert ours == pytest.approx(exact, rel=1e-5)
     assert ours < 0.101 < absmax
-
-
-@pytest.mark.parametrize("processors", [1, 2])
-def test_bytes_do_not_depend_on_threads_or_blocks(processors: int, monkeypatch: pytest.MonkeyPatch):
-    weight = draw_weight(3, 40, 4, "gauss")
-    whole = quantize(weight)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
-    monkeypatch.setattr(groups, "BLOCK_WEIGHTS", 3 * 512)
-    parts = quantize(weight)
-    assert np.array_equal(whole.codes, parts.codes)
-    assert whole.scales.tobytes() == parts.scales.tobytes()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_are_refused(value: float):
-    weight = np.zeros((4, 256), np.float32)
-    weight[2, 130] = value
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        quantize(weight)
 
 
 def test_a_group_of_zeros_has_the_scale_zero_whatever_the_signs_of_its_zeros():

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from qpack_runtime.bench import run
 from qpack_runtime.cli import main
 from qpack_runtime.cpu.host import default_threads
-from qpack_runtime.cpu.library import LIBRARY
+from qpack_runtime.cpu.native import LIBRARY
 from qpack_schemas.schema_check import check_schema
 
 FEW = ("--device", "reference", "--batch", "1,3", "--context", "20", "--prefill", "5,40", "--steps", "2")

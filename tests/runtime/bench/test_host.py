@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,19 @@ def test_bandwidth_is_that_of_the_best_pass_over_all_threads_arrays(monkeypatch:
     monkeypatch.setattr(bandwidth, "THREAD_BYTES", 4 << 20)
     monkeypatch.setattr(bandwidth, "_seconds", lambda pool, arrays: next(passes))
     assert bandwidth.read_bandwidth(3) == pytest.approx(3 * (4 << 20) / 0.25 / 1e9)
+
+
+def test_bandwidth_of_the_kernels_is_that_of_their_best_pass():
+    passes = iter([0.5, 0.25, *[0.75] * bandwidth.PASSES])
+    read: list[int] = []
+
+    def read_seconds(_handle: int, _address: int, size: int) -> float:
+        read.append(size)
+        return next(passes)
+
+    team: Any = SimpleNamespace(threads=2, handle=1, kernels=SimpleNamespace(read_seconds=read_seconds))
+    assert bandwidth.team_bandwidth(team) == pytest.approx(2 * bandwidth.THREAD_BYTES / 0.25 / 1e9)
+    assert read == [2 * bandwidth.THREAD_BYTES] * bandwidth.PASSES
 
 
 def test_every_byte_is_read_by_a_pass(monkeypatch: pytest.MonkeyPatch):

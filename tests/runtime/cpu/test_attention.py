@@ -14,13 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, run_cpu
+from instruction import kernels, run_cpu
 from qpack_runtime.reference import mixers
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 FLOAT32_SUMS = 4e-6  # of the largest value: some hundreds of float32 operations
-PATHS = st.sampled_from(library().paths)
+PATHS = st.sampled_from(kernels().paths)
 DIMS = st.sampled_from([3, 8, 16, 20, 32, 40, 64, 80, 96, 128, 256])
 SLOTS = 3
 SCRATCH = SLOTS
@@ -148,7 +148,7 @@ def test_a_row_is_what_the_reference_makes_of_it(path: str, case: Case, data: st
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_a_prompt_is_what_torch_makes_of_it(path: str):
     case = Case(groups=2, shared=3, dim=64, gated=False)
     given = case.operands([(1, position) for position in range(case.context)])
@@ -179,7 +179,7 @@ def test_a_row_has_the_same_bits_in_any_company(path: str, case: Case, threads: 
 
 @pytest.mark.parametrize("slope", [-3.0, -1.0, 1.0, 3.0])
 @pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_scores_may_rise_or_fall_by_more_than_an_exponent_holds(path: str, rows: int, slope: float):
     """Scores slope * position: e^score of float32 ends at 88, and from block to block they change by 128 and more."""
     case = Case(groups=1, shared=1, dim=16, gated=False)
@@ -195,7 +195,7 @@ def test_scores_may_rise_or_fall_by_more_than_an_exponent_holds(path: str, rows:
         np.testing.assert_allclose(y[row], wanted, atol=FLOAT32_SUMS * 100)
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_results_too_large_to_keep_apart_are_walked_with_the_same_bits(path: str):
     """With a context of 2^21 positions the partial results of a step would not fit; the cache of slot 0 is enough."""
     case = Case(groups=2, shared=2, dim=20, dtype="bfloat16")
@@ -209,7 +209,7 @@ def test_results_too_large_to_keep_apart_are_walked_with_the_same_bits(path: str
 
 @pytest.mark.parametrize("rows", [12, 40])
 @pytest.mark.parametrize("operand", ["k", "v"])
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_nan_reaches_the_rows_that_read_it_and_no_other(path: str, operand: str, rows: int):
     case = Case(groups=2, shared=2, dim=32, gated=False)
     start = 120

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, run_cpu
+from instruction import kernels, run_cpu
 from qpack_runtime.reference import mixers
 from slot_rows import (
     DTYPES,
@@ -26,7 +26,7 @@ from slot_rows import (
 )
 
 FLOAT32_SUMS = 2e-6  # of the largest value: seven taps and a sigmoid
-PATHS = st.sampled_from(library().paths)
+PATHS = st.sampled_from(kernels().paths)
 STARTS = st.lists(st.sampled_from([0, 0, 1, 2, 3, 4, 9]), min_size=SLOTS, max_size=SLOTS)
 
 
@@ -103,7 +103,7 @@ def test_outputs_are_the_reference_s_and_so_is_every_byte_of_the_ring(kind, case
     assert ring.tobytes() == wanted_ring.tobytes()
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_a_prompt_is_numpy_s_convolution(path):
     case, length = Case(channels=40, taps=4, beside=2), 13
     x = np.stack([case.value(0, position)[:40] for position in range(length)]).astype(np.float64)

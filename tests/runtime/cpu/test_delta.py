@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, run_cpu
+from instruction import kernels, run_cpu
 from qpack_runtime.reference import mixers
 from slot_rows import (
     DTYPES,
@@ -26,7 +26,7 @@ from slot_rows import (
 )
 
 FLOAT32_SUMS = 2e-5  # of the largest value: a few rows of sums over D, and a norm that may divide by little
-PATHS = st.sampled_from(library().paths)
+PATHS = st.sampled_from(kernels().paths)
 STARTS = st.lists(st.sampled_from([0, 0, 1, 9]), min_size=SLOTS, max_size=SLOTS)
 EPS = 1e-6
 
@@ -127,7 +127,7 @@ def test_outputs_and_memory_are_the_reference_s(kind, case, path, threads, start
     assert memory[others].tobytes() == wanted[others].tobytes()
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_a_prompt_is_the_paper_s_recurrence(path):
     """S = S a (1 - b k k^T) + b v k^T and o = S q, as "Gated Delta Networks" has it, with S [E, D]; one head."""
     case, length = Case(keys=1, shared=1, dim=32, width=48), 12
@@ -149,7 +149,7 @@ def test_a_prompt_is_the_paper_s_recurrence(path):
     np.testing.assert_allclose(memory[0, 0], state.T, rtol=0, atol=5e-6)
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_the_decay_is_right_to_a_millionth_wherever_softplus_is(path):
     """With zeros for all else, a memory of ones becomes the decay; each head has it near 1/e, for a t of its own."""
     t = np.concatenate([np.linspace(-80, 80, 161), np.linspace(-3, 3, 95)]).astype(np.float32)

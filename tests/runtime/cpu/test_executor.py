@@ -18,9 +18,9 @@ import pytest
 
 from bundles import ASSETS, SMALL, build_bundle
 from checkpoints import random_checkpoint
-from instruction import library as kernels
+from instruction import kernels
 from qpack_runtime.boot import boot
-from qpack_runtime.cpu import library, packed
+from qpack_runtime.cpu import native, packed
 from qpack_runtime.cpu.executor import CpuExecutor
 from qpack_runtime.cpu.host import default_threads
 from qpack_runtime.engine import Engine
@@ -139,18 +139,18 @@ def test_each_weight_is_packed_once_whoever_names_it(tmp_path: Path):
     executor = CpuExecutor(bundle, threads=1)
     calls: Counter[str] = Counter()
     for name in ("pack_int4", "pack_int8"):
-        function = getattr(executor.team.library, name)
+        function = getattr(executor.team.kernels, name)
 
         def counted(*arguments: Any, name: str = name, function: Callable[..., None] = function) -> None:
             calls[name] += 1
             function(*arguments)
 
-        setattr(executor.team.library, name, counted)
+        setattr(executor.team.kernels, name, counted)
     packed.pack(bundle, executor.arenas, executor.team)
     forms = Counter(tensor["form"] for tensor in bundle.manifest["tensors"].values())
     assert calls == {"pack_int4": forms["marlin_codes"], "pack_int8": 1}
     assert forms["int8_codes"] == 1
-    ops = list(executor.team.library.operands)
+    ops = list(executor.team.kernels.operands)
     places = {"embed_int8": 1, "linear_int8": 1}  # of the codes among the operands
     named = {
         (ops[one.op], one.operands[places[ops[one.op]]].data)
@@ -255,7 +255,7 @@ def test_wishes_for_the_cpu_are_refused_elsewhere(path: Path, device: Any, wish:
 def test_without_the_library_a_boot_is_the_reference_s_and_says_so(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(library, "LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "absent.so")
     booted = boot(path)
     assert booted.device == "reference"
     assert len(booted.notes) == 1
@@ -268,7 +268,7 @@ def test_without_the_library_a_boot_is_the_reference_s_and_says_so(
 def test_a_library_that_can_not_be_loaded_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"\x7fELF and no more")
-    monkeypatch.setattr(library, "LIBRARY", broken)
+    monkeypatch.setattr(native, "LIBRARY", broken)
     message = refused(UnsupportedError, boot, path)
     assert str(broken) in message
     assert "install" in message
@@ -286,7 +286,7 @@ def test_a_library_of_another_instruction_set_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, op: str, change: Callable[[Signature], Signature]
 ):
     contract = {**INSTRUCTIONS, op: change(INSTRUCTIONS[op.removesuffix("_2")])}
-    monkeypatch.setattr(library, "INSTRUCTIONS", contract)
+    monkeypatch.setattr(native, "INSTRUCTIONS", contract)
     message = refused(UnsupportedError, boot, path)
     assert f"another version: {op} differ" in message
     assert "install" in message
@@ -313,18 +313,18 @@ def test_weights_that_are_too_large_for_the_host_are_refused_with_their_bytes(
 
 THREADS = """
 import json, resource, sys
-from qpack_runtime.cpu.library import LIBRARY, Library, Team
+from qpack_runtime.cpu.native import LIBRARY, Kernels, Team
 from qpack_schemas.errors import UnsupportedError
 
-library = Library(LIBRARY)
+kernels = Kernels(LIBRARY)
 with open("/proc/self/statm", encoding="ascii") as file:
     size = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20),) * 2)  # room for the stacks of about ten
 try:
-    Team(library, 500)
+    Team(kernels, 500)
 except UnsupportedError as error:
     print(json.dumps(str(error)))
-Team(library, 2).close()
+Team(kernels, 2).close()
 """
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from bundles import ASSETS, build_bundle
 from executors import Kind
-from qpack_runtime.cpu import library
+from qpack_runtime.cpu import native
 from qpack_schemas.bundle import open_bundle
 from row_runs import OPTIONS, is_noticed, prompt_of
 
@@ -83,7 +83,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", ["fast", "exact"])
 def test_each_bug_is_noticed_and_nothing_where_there_is_none(mode, broken: Path, tmp_path: Path, monkeypatch):
     """In float32, where a difference in the last bit isn't rounded away."""
-    monkeypatch.setattr(library, "LIBRARY", broken)
+    monkeypatch.setattr(native, "LIBRARY", broken)
     bug = ctypes.c_int.in_dll(ctypes.CDLL(str(broken)), "qpack_bug")
     options = replace(OPTIONS, dtype="float32")
     bundle = open_bundle(build_bundle(ASSETS / "tiny-qwen3_5", tmp_path / "bundle", options))

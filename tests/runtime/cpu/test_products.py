@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, packed_int4, packed_int8, run_cpu
+from instruction import kernels, packed_int4, packed_int8, run_cpu
 from qpack_packager.quantize import int8, marlin, rtn
 from qpack_runtime.reference.int8 import dequantize as dequantize_int8
 from qpack_runtime.reference.marlin import dequantize as dequantize_int4
@@ -19,7 +19,7 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.f
 HALF_STEP = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}  # relative, of a stored output
 
 SHAPES = {
-    "path": st.sampled_from(library().paths), "rows": st.integers(1, 14), "groups": st.integers(1, 3),
+    "path": st.sampled_from(kernels().paths), "rows": st.integers(1, 14), "groups": st.integers(1, 3),
     "short": st.integers(0, 127), "tiles": st.integers(1, 3), "cut": st.integers(0, 63),
     "x_dtype": st.sampled_from(sorted(DTYPES)), "y_dtype": st.sampled_from(sorted(DTYPES)), "fast": st.booleans(),
     "threads": st.integers(1, 3), "seed": st.integers(0, 2**31),
@@ -118,7 +118,7 @@ OPERANDS: dict[str, Callable] = {"linear_int4": int4_operands, "linear_int8": in
 
 @pytest.mark.parametrize("op", OPERANDS)
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "exact"])
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_a_row_has_the_same_bits_in_any_company(op: str, fast: bool, path: str):
     rng = np.random.default_rng(3)
     n, k, rows = 192, 256, 29
@@ -138,7 +138,7 @@ def test_a_row_has_the_same_bits_in_any_company(op: str, fast: bool, path: str):
 
 
 @pytest.mark.parametrize("op", OPERANDS)
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_rows_that_are_not_active_are_not_touched(op: str, path: str):
     rng = np.random.default_rng(4)
     x = activations(rng, 7, 128, "float32")
@@ -152,7 +152,7 @@ def test_rows_that_are_not_active_are_not_touched(op: str, path: str):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "exact"])
 @pytest.mark.parametrize("op", OPERANDS)
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_what_is_not_finite_never_becomes_a_number(op: str, fast: bool, bad: float, path: str):
     rng = np.random.default_rng(5)
     x = activations(rng, 2, 256, "float32")
@@ -163,14 +163,14 @@ def test_what_is_not_finite_never_becomes_a_number(op: str, fast: bool, bad: flo
     assert not np.isfinite(y[1]).any()
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_all_paths_multiply_int8_activations_to_the_same_bits(path: str):
     """Integer sums are exact and everything around them is one lane at a time; only the portable path of x86 has no
     fused step."""
     rng = np.random.default_rng(6)
     x = activations(rng, 5, 384, "bfloat16")
     results = []
-    for each in (library().paths[0], path):
+    for each in (kernels().paths[0], path):
         y = np.zeros((5, 128), np.float32)
         run_cpu(
             "linear_int4",

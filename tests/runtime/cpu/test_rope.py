@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, run_cpu
+from instruction import kernels, run_cpu
 from qpack_runtime.reference import mixers
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 FLOAT32_SUMS = 2e-6
-PATHS = st.sampled_from(library().paths)
+PATHS = st.sampled_from(kernels().paths)
 EPS, SLOTS = 1e-6, 3
 SCRATCH = SLOTS
 UNWRITTEN = 0xA5  # every byte of the cache and of q before
@@ -164,7 +164,7 @@ def test_a_row_has_the_same_bits_in_any_company(path: str, case: Case, rows: int
         assert made[name][lines].tobytes() == whole[name][lines].tobytes()
 
 
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_values_are_copied_bit_for_bit(path: str):
     """A NaN keeps its payload and a zero its sign."""
     case = Case(1, 1, 20, 4, 12, "bfloat16", None, False, 0)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, packed_int8, run_cpu
+from instruction import kernels, packed_int8, run_cpu
 from qpack_packager.quantize import int8
 from qpack_runtime.reference import instructions
 from qpack_schemas.sampling import COUNT_MASK, PROMPT_BIT
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 STEP = {"float32": 2e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # relative: one step of the dtype
-PATHS = st.sampled_from(library().paths)
+PATHS = st.sampled_from(kernels().paths)
 ANY_DTYPE = st.sampled_from(sorted(DTYPES))
 
 
@@ -142,7 +142,7 @@ def test_prefill_rows_are_the_prompt_and_then_padding(path, rows, start, seed, d
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
-@pytest.mark.parametrize("path", library().paths)
+@pytest.mark.parametrize("path", kernels().paths)
 def test_the_last_row_is_taken_as_it_is(path: str, dtype: str):
     x = np.random.default_rng(0).standard_normal((5, 37)).astype(DTYPES[dtype])
     y = np.zeros((1, 37), DTYPES[dtype])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instruction import library, run_cpu
-from qpack_runtime.cpu.library import LIBRARY
+from instruction import kernels, run_cpu
+from qpack_runtime.cpu.native import LIBRARY
 from qpack_runtime.reference import philox, sampling
 from qpack_runtime.reference.sampling import sample
 from qpack_runtime.sampling_options import SamplingOptions, write_options
@@ -25,18 +25,16 @@ from qpack_schemas.sampling import (
     GRAMMAR,
     INTS,
     NONFINITE,
-    PROMPT_BIT,
     TOP_LOGPROBS_LIMIT,
 )
+from sampler_requests import COUNTS, KINDS, LARGEST, logits_of, random_logits, requests_of
 
-PATHS = library().paths
+PATHS = kernels().paths
 SLOTS = 9  # the last is scratch
 SCRATCH = SLOTS - 1
 # One chunk of masses and one block of ids; two chunks and three blocks.
 SMALL, LARGE = (500, 512), (4990, 5024)
 QWEN = (151_669, 151_936)
-LARGEST = float(np.finfo(np.float32).max)
-COUNTS = np.array([0, 0, 0, 1, 2, 7, 32767, PROMPT_BIT, PROMPT_BIT + 3], np.int16)
 OUTPUTS = ("ids", "status", "logprobs", "top_ids", "top_logprobs", "slot_token", "slot_position")
 
 
@@ -100,55 +98,6 @@ class Sampler:
             rtol, atol = (1e-6, 1e-5) if "logprobs" in name else (0, 0)
             np.testing.assert_allclose(getattr(actual, name), expected[name], rtol=rtol, atol=atol, err_msg=name)
         return actual
-
-
-def random_logits(rows, size, rng, scale=2.0):
-    """Rows of logits whose padded ids would win every comparison."""
-    vocab, width = size
-    logits = (rng.standard_normal((rows, width)) * scale).astype(np.float32)
-    logits[:, vocab:] = rng.choice(np.array([np.nan, np.inf, 1e30], np.float32), (rows, width - vocab))
-    return logits
-
-
-KINDS = ("normal", "wide", "huge", "ties", "flat", "low", "holes", "infinite", "broken")
-
-
-def logits_of(kind, size, rng):
-    vocab, _ = size
-    z = random_logits(1, size, rng, {"wide": 30, "huge": 5e37}.get(kind, 2.0))
-    real = z[:, :vocab]
-    if kind == "ties":
-        real[:] = rng.choice(np.array([0.0, -0.0, 1.0, -2.5], np.float32), vocab)
-    elif kind == "flat":
-        real[:] = 0.25
-    elif kind == "low":
-        real[:] -= 1000
-    elif kind == "holes":
-        real[:, rng.random(vocab) < 0.9] = -np.inf
-    elif kind == "infinite":
-        real[:] = -np.inf
-        real[:, rng.integers(0, vocab, 3)] = [-3e38, -3e38, -3.3e38]
-    elif kind == "broken":
-        real[:, rng.integers(0, vocab)] = rng.choice([np.nan, np.inf, -np.nan])
-    return z
-
-
-def requests_of(vocab):
-    return st.builds(
-        SamplingOptions,
-        temperature=st.sampled_from([0.0, 1e-5, 0.3, 1.0, 5.0, 1e30]),
-        top_k=st.sampled_from([0, 0, 1, 5, 40, 256]),
-        top_p=st.sampled_from([1.0, 0.99, 0.9, 0.5, 1e-9]),
-        min_p=st.sampled_from([0.0, 1e-4, 0.1, 1.0]),
-        repetition_penalty=st.sampled_from([1.0, 1.3, 0.5, LARGEST, 2e-38]),
-        presence_penalty=st.sampled_from([0.0, 0.5, -2.0, LARGEST]),
-        frequency_penalty=st.sampled_from([0.0, 0.25, -0.1, LARGEST]),
-        seed=st.integers(0, 2**64 - 1),
-        logit_bias=st.dictionaries(
-            st.integers(0, vocab - 1), st.sampled_from([-LARGEST, -3.0, 0.5, 8.0, LARGEST]), max_size=9
-        ),
-        logprobs=st.booleans(),
-    )
 
 
 SIZES = [(1, 32), (32, 32), (33, 64), SMALL, (2048, 2048), (2049, 2080), (4096, 4128), LARGE]

@@ -21,7 +21,6 @@ extern const Path path_avx2;
 extern const Path path_neon;
 #endif
 
-
 namespace {
 
 struct Choice {

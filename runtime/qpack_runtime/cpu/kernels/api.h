@@ -1,4 +1,4 @@
-// The C ABI of the CPU kernels: what binding.py fills and calls. Plain data, no ownership: every pointer is the caller's.
+// The C ABI of the CPU kernels: what native.py declares and executor.py fills. Plain data, no ownership: every pointer is the caller's.
 //
 // A program is an array of instructions bound to memory. `qpack_run` carries it out on a team of threads; it allocates
 // nothing, touches no Python object and returns when the last instruction is done.
@@ -12,7 +12,7 @@
 
 enum Dtype : int32_t { F32, BF16, F16, I32, I16, I8 };
 
-// In the order of SIGNATURES in qpack_schemas/instructions.py; `qpack_signatures` says it as text, and library.py
+// In the order of SIGNATURES in qpack_schemas/instructions.py; `qpack_signatures` says it as text, and native.py
 // compares both when it loads the library.
 enum Op : int32_t {
   ROWS_DECODE, ROWS_PREFILL, EMBED, EMBED_INT8, RMS_NORM, LINEAR_INT4, LINEAR_INT8, LINEAR, ROPE_KV_WRITE, ATTENTION,
@@ -46,7 +46,7 @@ struct Program {
 
 struct Team;
 
-QPACK_EXPORT const char *qpack_signatures();               // one line per Op: name(operand,operand?,...){attribute,...}
+QPACK_EXPORT const char *qpack_signatures();               // one line per Op: name(operand,...){attribute,...}
 QPACK_EXPORT const char *qpack_paths();                    // those compiled in that this host can run, best first: "avx512 avx2 portable"
 QPACK_EXPORT Team *qpack_team(const char *path, int threads);  // null: unknown path, or no threads
 QPACK_EXPORT void qpack_team_end(Team *team);

@@ -9,18 +9,19 @@ INLINE void widen(const Tensor &tensor, int64_t row, int64_t width, float *out) 
 }
 
 // 1 / rms(x): Zhang & Sennrich, "Root Mean Square Layer Normalization". The square root and the division are exact.
-INLINE float inverse_rms(const float *x, int64_t width, float eps) {
+template <class T>
+INLINE float inverse_rms(const T *x, int64_t width, float eps) {
   F squares = zero();
   for (int64_t i = 0; i < width; i += LANES) {
-    F v = load_some(x + i, (int)(width - i));
+    const F v = load_some(x + i, (int)(width - i));
     squares = fma(v, v, squares);
   }
   return 1.0f / __builtin_sqrtf(sum(squares) / (float)width + eps);
 }
 
 // out = x / rms(x) * weight, or * (1 + weight).
-template <class Weight>
-INLINE void normalize(const float *x, const Weight *weight, int64_t width, float eps, bool unit_offset, float *out) {
+template <class T, class Weight>
+INLINE void normalize(const T *x, const Weight *weight, int64_t width, float eps, bool unit_offset, T *out) {
   const float inverse = inverse_rms(x, width, eps);
   const F offset = all(unit_offset ? 1.0f : 0.0f);
   for (int64_t i = 0; i < width; i += LANES) {
@@ -33,38 +34,25 @@ INLINE void normalize(const float *x, const Weight *weight, int64_t width, float
 INLINE void rms_norm(const Call &call) {
   enum { X, DELTA, WEIGHT, Y, SUM };
   enum { EPS, UNIT_OFFSET };
-  const Tensor &x = call.operand(X), &delta = call.operand(DELTA), &weight = call.operand(WEIGHT);
-  const Tensor &y = call.operand(Y), &sum_ = call.operand(SUM);
+  const Tensor &x = call.operand(X), &weight = call.operand(WEIGHT);
   const int64_t width = x.dims[1];
   const float eps = (float)call.attribute(EPS);
   const bool unit_offset = call.attribute(UNIT_OFFSET) != 0;
   call.worker.parallel(call.rows(x), 1, [&](int64_t row) {
     by_dtype(x.dtype, [&](auto *like) {
       using T = typename Pointed<decltype(like)>::type;
-      const T *in = (const T *)x.data + row * width;
-      if (delta.data) {
-        T *total = (T *)sum_.data + row * width;
-        const T *more = (const T *)delta.data + row * width;
+      const T *in = call.data<T>(X) + row * width;
+      if (call.data<T>(DELTA)) {
+        const T *more = call.data<T>(DELTA) + row * width;
+        T *total = call.data<T>(SUM) + row * width;
         for (int64_t i = 0; i < width; i += LANES) {
           const int count = (int)(width - i);
           store_some(total + i, load_some(in + i, count) + load_some(more + i, count), count);
         }
         in = total;
       }
-      F squares = zero();
-      for (int64_t i = 0; i < width; i += LANES) {
-        F v = load_some(in + i, (int)(width - i));
-        squares = fma(v, v, squares);
-      }
-      const float inverse = 1.0f / __builtin_sqrtf(sum(squares) / (float)width + eps);
-      const F offset = all(unit_offset ? 1.0f : 0.0f);
-      by_dtype(weight.dtype, [&](auto *w) {
-        auto *weights = (decltype(w))weight.data;
-        T *out = (T *)y.data + row * width;
-        for (int64_t i = 0; i < width; i += LANES) {
-          const int count = (int)(width - i);
-          store_some(out + i, load_some(in + i, count) * inverse * (load_some(weights + i, count) + offset), count);
-        }
+      by_dtype(weight.dtype, [&](auto *weights) {
+        normalize(in, (decltype(weights))weight.data, width, eps, unit_offset, call.data<T>(Y) + row * width);
       });
     });
   });

@@ -1,16 +1,5 @@
 // Norm and rotation of queries and keys, and the lines that a step adds to the cache.
 
-// inverse_rms of norm.h, for a head that still lies in memory of type T.
-template <class T>
-INLINE float inverse_rms_of(const T *x, int64_t width, float eps) {
-  F squares = zero();
-  for (int64_t i = 0; i < width; i += LANES) {
-    const F v = load_some(x + i, (int)(width - i));
-    squares = fma(v, v, squares);
-  }
-  return 1.0f / __builtin_sqrtf(sum(squares) / (float)width + eps);
-}
-
 // One head of `width` values, each as scaled(value, index of the first lane, lanes): its leading 2 * half values are
 // rotated by cosines[half] and sines[half]. Su et al., "RoFormer", with the halves paired as in GPT-NeoX. Every product
 // is rounded: without a norm the bits are the formula's.
@@ -61,7 +50,7 @@ INLINE void rope_kv_write(const Call &call) {
       const float *cosines = (const float *)rope.data + position * 2 * half;
       const Tensor &norm = call.operand(is_query ? Q_NORM : K_NORM);
       if (!norm.data) return rotate(in, width, half, cosines, cosines + half, [](F v, int64_t, int) { return v; }, out);
-      const F inverse = all(inverse_rms_of(in, width, eps));
+      const F inverse = all(inverse_rms(in, width, eps));
       by_dtype(norm.dtype, [&](auto *weights) {
         weights = (decltype(weights))norm.data;
         rotate(in, width, half, cosines, cosines + half,

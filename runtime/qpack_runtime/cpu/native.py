@@ -43,7 +43,7 @@ class Program(ctypes.Structure):
     )
 
 
-class Library:
+class Kernels:
     """The functions of the library at `path`. Raises UnsupportedError if there is none, or one of another version."""
 
     def __init__(self, path: Path):
@@ -83,22 +83,24 @@ class Library:
 class Team:
     """Threads that run programs with the kernels of one code path. Close it, or its threads stay."""
 
-    def __init__(self, library: Library, threads: int, path: str | None = None):
+    def __init__(self, kernels: Kernels, threads: int, path: str | None = None):
         self.handle = None  # also where there is none in the end: __del__ looks at it
-        self.path = path or library.paths[0]
-        if self.path not in library.paths:
+        if threads < 1:
+            raise UsageError(f"{threads} threads compute nothing", remedy="give at least 1")
+        self.path = path or kernels.paths[0]
+        if self.path not in kernels.paths:
             raise UsageError(
                 f"code path {self.path} does not run on this processor",
-                remedy=f"choose one of {', '.join(library.paths)}",
+                remedy=f"choose one of {', '.join(kernels.paths)}",
             )
-        self.library, self.threads = library, threads
-        self.handle = library.team(self.path.encode("ascii"), threads)
+        self.kernels, self.threads = kernels, threads
+        self.handle = kernels.team(self.path.encode("ascii"), threads)
         if not self.handle:
             raise UnsupportedError(f"the system gives no {threads} threads", remedy="ask for fewer --threads")
 
     def close(self) -> None:
         if self.handle:
-            self.library.team_end(self.handle)
+            self.kernels.team_end(self.handle)
             self.handle = None
 
     def __del__(self) -> None:
@@ -106,19 +108,18 @@ class Team:
 
 
 def fill(
-    library: Library, made: Instruction, op: str, operands: Mapping[str, np.ndarray], attributes: Mapping[str, float]
+    kernels: Kernels, made: Instruction, op: str, operands: Mapping[str, np.ndarray], attributes: Mapping[str, float]
 ) -> None:
     """Binds one instruction to arrays, by the operand names of its signature line; absent operands stay null."""
-    names = list(library.operands)
-    made.op = names.index(op)
-    for place, name in enumerate(library.operands[op]):
+    made.op = list(kernels.operands).index(op)
+    for place, name in enumerate(kernels.operands[op]):
         if name in operands:
             array, tensor = operands[name], made.operands[place]
             assert array.flags.c_contiguous, (op, name)
             tensor.data, tensor.rank = array.ctypes.data, array.ndim
             tensor.dtype = DTYPES.index(array.dtype.name)
             tensor.dims[:] = (*array.shape, 1, 1, 1, 1)[:RANK]
-    for place, name in enumerate(library.attributes[op]):
+    for place, name in enumerate(kernels.attributes[op]):
         made.attributes[place] = attributes[name]
 
 
