@@ -1,12 +1,12 @@
 """`open`: from a directory to something that decodes. Verifies first, allocates second, binds last."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.engine import Engine, Executor
 from qpack_runtime.probes import check_probes
@@ -37,19 +37,6 @@ class Booted:
         return self.executor.facts
 
 
-class Phases:
-    """The seconds between one mark and the next."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def mark(self, phase: str) -> None:
-        """`phase` ends here."""
-        now = time.perf_counter()
-        self.seconds[phase], self._last = now - self._last, now
-
-
 def boot(
     path: Path,
     device: Device | None = None,
@@ -60,13 +47,14 @@ def boot(
     verify: Verify = "full",
     allow_eager: bool = False,
     allow_ptx: bool = False,
+    watch: BootWatch | None = None,
 ) -> Booted:
     """Boots the bundle at `path` on a device: without one on the CPU, or by the reference executor where this
     installation has no kernels for it, which `notes` then say.
 
     `mode`, `threads` and `code_path` are for "cpu", the permissions for "cuda": launches without a graph where the
     driver makes none, and kernels that the driver compiles. `verify` "quick" compares
-    files by size only.
+    files by size only. `watch` is told of each phase and bucket while the boot goes on.
 
     Raises BundleError if the bundle must not be opened, UnsupportedError or FitError if it can't run here."""
     notes = []
@@ -84,10 +72,12 @@ def boot(
         raise UsageError(
             f"device {device} has one mode and its own threads", remedy="leave --mode, --threads and --code-path out"
         )
-    phases = Phases()
+    watch = watch or BootWatch()
+    watch.begin("verify")
     bundle = open_bundle(path, digests=verify == "full")
-    phases.mark("verify")
-    executor = _executor(bundle, device, mode, threads, code_path, allow_eager, allow_ptx, phases)
+    watch.expected = tuple(bundle.manifest["capture_order"])
+    executor = _executor(bundle, device, mode, threads, code_path, allow_eager, allow_ptx, watch)
+    watch.begin("tokenizer")
     engine = Engine(executor, bundle.manifest)
     try:
         tokenizer = Tokenizer.from_str((path / TOKENIZER_PATH).read_text(encoding="utf-8"))
@@ -96,9 +86,9 @@ def boot(
         raise IntegrityError("the tokenizer can't be loaded:", [finding], where=str(path)) from None
     check_probes(path, bundle.manifest, tokenizer)
     token_bytes = TokenBytes(tokenizer)
-    phases.mark("tokenizer")
+    watch.end()
     notes += executor.notes
-    return Booted(bundle, device, executor, engine, tokenizer, token_bytes, phases.seconds, notes)
+    return Booted(bundle, device, executor, engine, tokenizer, token_bytes, watch.seconds, notes)
 
 
 def _executor(
@@ -109,19 +99,17 @@ def _executor(
     code_path: str | None,
     allow_eager: bool,
     allow_ptx: bool,
-    phases: Phases,
+    watch: BootWatch,
 ) -> Executor:
     """Each is imported only where it is asked for."""
     if device == "cuda":
         from qpack_runtime.cuda.executor import CudaExecutor
 
-        return CudaExecutor(bundle, allow_eager=allow_eager, allow_ptx=allow_ptx, marked=phases.mark)
+        return CudaExecutor(bundle, allow_eager=allow_eager, allow_ptx=allow_ptx, watch=watch)
     if device == "cpu":
         from qpack_runtime.cpu.executor import CpuExecutor
 
-        return CpuExecutor(bundle, mode=mode or "fast", threads=threads, code_path=code_path, marked=phases.mark)
+        return CpuExecutor(bundle, mode=mode or "fast", threads=threads, code_path=code_path, watch=watch)
     from qpack_runtime.reference.executor import ReferenceExecutor
 
-    executor = ReferenceExecutor(bundle)
-    phases.mark("bind")
-    return executor
+    return ReferenceExecutor(bundle, watch=watch)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from qpack_runtime.cli_flags import BUNDLE, FORMAT, Numbers, boot_options
+from qpack_runtime.serve.command import serve
 from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.report import errors_reported
 
@@ -18,6 +19,9 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "see
 @click.version_option(package_name="qpack-llm", prog_name="qpack-runtime")
 def main() -> None:
     """Boots bundles made by `qpack build` and decodes with them."""
+
+
+main.add_command(serve)
 
 
 @main.command()

@@ -6,6 +6,8 @@ from the vocabulary by the byte-level alphabet of GPT-2, then decoded incrementa
 
 import codecs
 import json
+from array import array
+from itertools import accumulate
 
 from tokenizers import Tokenizer
 
@@ -23,26 +25,34 @@ class TokenBytes:
     def __init__(self, tokenizer: Tokenizer):
         alphabet = byte_alphabet()
         added = {token["id"]: token for token in json.loads(tokenizer.to_str())["added_tokens"]}
-        self._bytes: dict[int, bytes] = {}
+        spelled: dict[int, bytes] = {}
         for text, token in tokenizer.get_vocab(with_added_tokens=True).items():
             if token in added:
-                self._bytes[token] = b"" if added[token]["special"] else text.encode("utf-8")
+                spelled[token] = b"" if added[token]["special"] else text.encode("utf-8")
             else:
-                self._bytes[token] = bytes(alphabet[character] for character in text)
+                spelled[token] = bytes(alphabet[character] for character in text)
+        # One string and its cuts: a real vocabulary as a dictionary of its own would take ten times the memory.
+        ordered = [spelled.get(token, b"") for token in range(max(spelled) + 1)]
+        self._bytes = b"".join(ordered)
+        self._cuts = array("I", accumulate(map(len, ordered), initial=0))
+        self.longest = max(map(len, ordered))  # bytes
 
     def __getitem__(self, token: int) -> bytes:
         """Ids that the tokenizer skips have no text."""
-        return self._bytes.get(token, b"")
+        if not 0 <= token < len(self._cuts) - 1:
+            return b""
+        return self._bytes[self._cuts[token] : self._cuts[token + 1]]
 
 
 class Detokenizer:
-    """The text of one sequence. Bytes that can't begin a character become U+FFFD, as in the tokenizer's own decoder."""
+    """The text of one sequence. What the tokenizer's own decoder shows as U+FFFD, bytes that are no character, is left
+    out, and so is a U+FFFD that the model spells: it says no more than that something was lost."""
 
     def __init__(self, token_bytes: TokenBytes):
         self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def push(self, token: int) -> str:
         """The characters that `token` completes. Bytes of an unfinished one wait for the tokens that follow; if none
         does, they are no character and are never shown."""
-        return self._decoder.decode(self._token_bytes[token])
+        return self._decoder.decode(self._token_bytes[token]).replace("\ufffd", "")

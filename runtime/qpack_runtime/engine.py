@@ -5,8 +5,8 @@ tables are written before a slot's first row.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from qpack_runtime.sampling_options import SamplingOptions, write_options
 from qpack_schemas.errors import FitError, UsageError
 from qpack_schemas.manifest import Bucket, Manifest
+from qpack_schemas.sampling import GRAMMAR, INTS
 
 
 class Executor(Protocol):
@@ -23,7 +24,10 @@ class Executor(Protocol):
     launch may return before the step has run; `read` waits for it and returns the outputs of `sample` by name."""
 
     lookahead: bool  # whether it pays to launch a step before the one before is read
+    same_bits: bool  # whether a token leaves the same bits through a prefill program as through a decode program
 
+    @property
+    def fallbacks(self) -> int: ...  # launches so far that went without what was bound or captured at boot
     @property
     def notes(self) -> list[str]: ...  # lines for whoever watches
     @property
@@ -42,6 +46,7 @@ class Choice:
     token: int
     status: int
     logprob: float  # 0 unless the slot asked for log-probabilities
+    top: tuple[tuple[int, float], ...] = ()  # likewise: the likeliest ids and their log-probabilities, best first
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,9 @@ class Pending:
     """A launched step. Must be read, in the order of the launches, before one of its slots is prefilled again."""
 
     ticket: Any
-    decoding: tuple[int, ...]  # slots that advance if they get a token; none for a prefill
-    rows: int  # whose choice is wanted
+    bucket: str
+    slots: tuple[int, ...]  # whose choices are wanted
+    advances: bool  # a decode step, which moves each of its slots that gets a token
 
 
 class Engine:
@@ -62,6 +68,7 @@ class Engine:
         self.vocab = manifest["model"]["real_vocab_size"]
         self.positions = [0] * self.slots  # of the next row, per slot
         self.runs: Counter[str] = Counter()  # bucket -> steps
+        self._asked_logprobs = [False] * self.slots
         self._buckets = {
             kind: sorted(
                 (bucket for bucket in manifest["buckets"] if bucket["program"] == kind),
@@ -90,21 +97,32 @@ class Engine:
         self.admit(slot, options or SamplingOptions())
         start, pending = 0, None
         for length in self.chunks(len(tokens)):
-            pending = self._launch_chunk(slot, start, tokens[start : start + length])
+            pending = self.launch_chunk(slot, start, tokens[start : start + length])
             start += length
         assert pending is not None
         return pending
 
     def chunks(self, length: int) -> Iterator[int]:
         """How a prompt is cut: the largest bucket while it is filled, then the rest. The cuts change no result."""
-        largest = self._buckets["prefill"][-1]["rows"]
+        largest = self.prefill_rows[-1]
         yield from [largest] * (length // largest)
         if length % largest:
             yield length % largest
 
     def prefill_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Choice:
         """Rows of one slot at the positions from `start` on; the choice behind the last one."""
-        return self.read(self._launch_chunk(slot, start, tokens))[0]
+        return self.read(self.launch_chunk(slot, start, tokens))[0]
+
+    def launch_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Pending:
+        """Launches rows of one slot at the positions from `start` on; the choice is the one behind the last."""
+        bucket = self._fit("prefill", len(tokens), start + len(tokens))
+        io = self.executor.io(bucket)
+        io["prompt"][: len(tokens)] = tokens
+        io["prompt"][len(tokens) :] = 0
+        io["slot"][0], io["start"][0], io["length"][0] = slot, start, len(tokens)
+        ticket = self._launch(bucket)
+        self.positions[slot] = start + len(tokens)
+        return Pending(ticket, bucket, (slot,), advances=False)
 
     def decode(self, slots: Sequence[int]) -> list[Choice]:
         """One step of each of the given slots; each consumes the token it chose last."""
@@ -122,23 +140,50 @@ class Engine:
         ticket = self._launch(bucket)
         for slot in slots:
             self.positions[slot] += 1
-        return Pending(ticket, tuple(slots), len(slots))
+        return Pending(ticket, bucket, tuple(slots), advances=True)
 
     def read(self, pending: Pending) -> list[Choice]:
         """What a launched step chose, row by row. A slot that got no token is where it was before the step."""
         outputs = self.executor.read(pending.ticket)
-        columns = (outputs[name][: pending.rows].tolist() for name in ("ids", "status", "logprobs"))
+        columns = (outputs[name][: len(pending.slots)].tolist() for name in ("ids", "status", "logprobs"))
         choices = [Choice(*row) for row in zip(*columns, strict=True)]
-        for slot, choice in zip(pending.decoding, choices, strict=False):
-            self.positions[slot] -= choice.status != 0
+        for row, (slot, choice) in enumerate(zip(pending.slots, choices, strict=True)):
+            if pending.advances and choice.status:
+                self.positions[slot] -= 1
+            if self._asked_logprobs[slot]:
+                ids, logprobs = outputs["top_ids"][row].tolist(), outputs["top_logprobs"][row].tolist()
+                choices[row] = replace(choice, top=tuple(zip(ids, logprobs, strict=True)))
         return choices
 
-    def admit(self, slot: int, options: SamplingOptions) -> None:
-        """Writes how the tokens of a slot are chosen; must come before its first row."""
-        io = self.executor.io(self._buckets["prefill"][0]["name"])  # the tables are shared by all buckets
-        tables = {name: io[f"sampling.{name}"] for name in ("ints", "floats", "bias_ids", "bias_values")}
+    def admit(self, slot: int, options: SamplingOptions, *, grammar: bool = False) -> None:
+        """Writes how the tokens of a slot are chosen; must come before its first row. With `grammar`, `restrict` must
+        follow before each row whose choice is wanted."""
+        tables = {name: self._tables[f"sampling.{name}"] for name in ("ints", "floats", "bias_ids", "bias_values")}
         write_options(options, slot, **tables, vocab=self.vocab)
+        if grammar:
+            tables["ints"][slot, INTS.index("flags")] |= GRAMMAR
+        self._asked_logprobs[slot] = options.logprobs
         self.executor.seat_written(slot)
+
+    def restrict(self, slot: int, write: Callable[[np.ndarray], None]) -> None:
+        """Calls `write` with the slot's grammar mask, int32 [V / 32], bit set: the id may be chosen next."""
+        write(self._tables["sampling.grammar"][slot])
+        self.executor.seat_written(slot)
+
+    @property
+    def _tables(self) -> Mapping[str, np.ndarray]:
+        """The sampling tables, which all buckets share."""
+        return self.executor.io(self._buckets["prefill"][0]["name"])
+
+    @property
+    def prefill_rows(self) -> list[int]:
+        """How many tokens a chunk may have, one number for each size of bucket, ascending."""
+        return sorted({bucket["rows"] for bucket in self._buckets["prefill"]})
+
+    @property
+    def decode_rows(self) -> int:
+        """Sequences that fit into one decode step."""
+        return self._buckets["decode"][-1]["rows"]
 
     def _fit(self, kind: str, rows: int, context: int) -> str:
         """The smallest bucket with enough rows, and among those with enough positions."""
@@ -150,16 +195,6 @@ class Engine:
             f"no {kind} bucket holds {rows} rows at {context} positions; the largest is {largest['name']}",
             remedy="build with a larger --batch or --context",
         )
-
-    def _launch_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Pending:
-        bucket = self._fit("prefill", len(tokens), start + len(tokens))
-        io = self.executor.io(bucket)
-        io["prompt"][: len(tokens)] = tokens
-        io["prompt"][len(tokens) :] = 0
-        io["slot"][0], io["start"][0], io["length"][0] = slot, start, len(tokens)
-        ticket = self._launch(bucket)
-        self.positions[slot] = start + len(tokens)
-        return Pending(ticket, (), 1)
 
     def _launch(self, bucket: str) -> Any:
         ticket = self.executor.launch(bucket)

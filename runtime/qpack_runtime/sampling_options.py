@@ -81,13 +81,17 @@ class SamplingOptions:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def penalties(self) -> bool:
+        """Whether a score depends on the ids that came before."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
     def flags(self) -> int:
         """The bits of the column `flags`, but for GRAMMAR, which belongs to whoever fills the grammar's mask."""
-        penalties = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
         return (
             GREEDY * self.greedy
-            | PENALTY * penalties
+            | PENALTY * self.penalties
             | BIAS * bool(self.logit_bias)
             | LOGPROBS * self.logprobs
             | FILTER * (filters and not self.greedy)

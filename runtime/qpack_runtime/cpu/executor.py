@@ -1,12 +1,13 @@
 """Binds programs to memory once, as arrays of instructions that the kernels walk through: a step is one call."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from qpack_runtime.arenas import Arenas
+from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.cpu import native
 from qpack_runtime.cpu.host import default_threads
 from qpack_runtime.cpu.packed import pack
@@ -26,6 +27,8 @@ class CpuExecutor:
     Raises UnsupportedError if this installation has no kernels, FitError if memory is short."""
 
     lookahead = False  # a launch is over when it returns
+    same_bits = True
+    fallbacks = 0  # a bucket is bound or the boot fails
 
     def __init__(
         self,
@@ -34,15 +37,17 @@ class CpuExecutor:
         mode: Mode = "fast",
         threads: int | None = None,
         code_path: str | None = None,
-        marked: Callable[[str], None] = lambda phase: None,
+        watch: BootWatch | None = None,
     ):
+        watch = watch or BootWatch()
+        watch.begin("map")
         self.team = native.Team(native.Kernels(native.LIBRARY), threads or default_threads(), code_path)
         self.notes: list[str] = []
         self.facts = {"mode": mode, "threads": self.team.threads, "code_path": self.team.path}
         self.arenas = Arenas(bundle)
-        marked("map")
+        watch.begin("pack")
         self._packed = pack(bundle, self.arenas, self.team)
-        marked("pack")
+        watch.begin("bind")
         self._slots = bundle.manifest["slots"]
         self._programs: dict[str, Any] = {}  # bucket -> pointer to its bound program
         self._io: dict[str, dict[str, np.ndarray]] = {}
@@ -59,7 +64,8 @@ class CpuExecutor:
             self._sampled[name] = {output: self._io[name][output] for output in SAMPLED}
         self._bound = list(bound.values())
         self._scratch = self._make_scratch()
-        marked("bind")
+        for name in self._programs:
+            watch.bucket_ready(name)
 
     def io(self, bucket: str) -> Mapping[str, np.ndarray]:
         return self._io[bucket]

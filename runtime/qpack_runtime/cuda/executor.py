@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from qpack_runtime.arenas import DTYPES
+from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.cuda.driver import Driver
 from qpack_runtime.cuda.graphs import Graphs
 from qpack_runtime.cuda.host import choose_target, read_host
@@ -42,9 +43,10 @@ class Ticket:
 class CudaExecutor:
     """The Engine's executor on GPU 0. Raises UnsupportedError, FitError or IntegrityError if the bundle can't run here.
 
-    `marked` is called with the name of each phase of the boot when it ends."""
+    `watch` is told of each phase, and of each bucket whose graph is ready."""
 
     lookahead = True
+    same_bits = False  # prefill and decode sum in different orders
 
     def __init__(
         self,
@@ -53,14 +55,16 @@ class CudaExecutor:
         allow_eager: bool = False,
         allow_ptx: bool = False,
         capture: bool = False,
-        marked: Callable[[str], None] = lambda phase: None,
+        watch: BootWatch | None = None,
     ):
+        watch = watch or BootWatch()
+        watch.begin("host")
         self._bundle = bundle
         self._buckets: dict[str, Bucket] = {bucket["name"]: bucket for bucket in bundle.manifest["buckets"]}
         self._driver = driver = Driver()
         self.host = read_host(driver)
         self.target = choose_target(bundle, self.host, allow_ptx=allow_ptx)
-        marked("host")
+        watch.begin("allocate")
         free_before, _ = driver.call("cuMemGetInfo_v2")
         self._stream = driver.call("cuStreamCreate", NON_BLOCKING)
         self.memory = DeviceMemory(driver, bundle, self.target)
@@ -70,16 +74,17 @@ class CudaExecutor:
         self._outputs = PinnedRows(driver, self._stream, max(step.output_bytes for step in self._steps.values()), AHEAD)
         self._io = {name: self._host_views(name) for name in self._buckets}
         self._seats = Seats(driver, self._stream, self.memory, self._tables())
-        marked("allocate")
+        watch.begin("upload")
         self._upload_seconds = self._upload()
-        marked("upload")
+        watch.begin("modules")
         target = compiled_targets(bundle.manifest["targets"])[self.target]
         kernels = load_kernels(driver, bundle.path, target["kernels"])
-        marked("modules")
+        watch.begin("graphs")
         self._graphs = Graphs(
-            driver, self._stream, bundle, self.target, kernels, self.memory, allow_eager=allow_eager, capture=capture
-        )
-        marked("graphs")
+            driver, self._stream, bundle, self.target, kernels, self.memory, watch, allow_eager=allow_eager,
+            capture=capture,
+        )  # fmt: skip
+        watch.end()
         self._taken_bytes = free_before - driver.call("cuMemGetInfo_v2")[0]
         self._holders: dict[int, Ticket] = {}  # address of a row -> the last step that it received the outputs of
         self._resident: tuple[str, bytes] | None = None  # program and inputs that the io arena holds
@@ -143,6 +148,10 @@ class CudaExecutor:
     def queue(self) -> tuple[Driver, int]:
         """The driver, and the stream in which all steps run: for who records events or fills memory between them."""
         return self._driver, self._stream
+
+    @property
+    def fallbacks(self) -> int:
+        return self._graphs.eager_launches
 
     @property
     def notes(self) -> list[str]:

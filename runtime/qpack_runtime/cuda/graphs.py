@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.cuda.driver import Driver, DriverError
 from qpack_runtime.cuda.graph import build_graph, capture_graph, instantiate
 from qpack_runtime.cuda.graph_check import check_graph, fingerprint
@@ -16,7 +17,8 @@ from qpack_schemas.manifest import Bucket
 
 
 class Graphs:
-    """Launches a bucket by its name. `fingerprints` tells what each graph holds, the same at every boot.
+    """Launches a bucket by its name. `fingerprints` tells what each graph holds, the same at every boot; `watch` is
+    told of each that is ready.
 
     Raises IntegrityError if the driver holds another graph than the table asks for. If it makes none, raises
     UnsupportedError, or with `allow_eager` launches kernel by kernel and counts that in `eager_launches`."""
@@ -29,6 +31,7 @@ class Graphs:
         target: str,
         kernels: Mapping[str, LoadedKernel],
         memory: DeviceMemory,
+        watch: BootWatch,
         *,
         allow_eager: bool,
         capture: bool,
@@ -55,6 +58,7 @@ class Graphs:
                     ) from None
                 self._direct[name] = self._make_direct(name)
                 self.notes.append(f"{name} runs without a graph, kernel by kernel: {error.message}")
+            watch.bucket_ready(name)
 
     def launch(self, bucket: str) -> None:
         """Enqueues the kernels of a bucket; nothing waits."""

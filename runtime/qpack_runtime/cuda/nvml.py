@@ -1,6 +1,8 @@
 """What NVIDIA's management library says of GPU 0: clocks, link, persistence, temperature. Absent on Jetsons."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,14 @@ class Gauges:
 
 
 # nvmlClocksEventReasons, those that cost speed: NVML API reference.
-_REASONS = {
+THROTTLE_REASONS = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }  # fmt: skip
 
 
-def read_gauges() -> Gauges | str:
-    """The gauges, or why there are none."""
+def open_gpu() -> tuple[Any, Any] | str:
+    """The library `pynvml` and its handle of GPU 0, or why there is none. Who opens it calls nvmlShutdown."""
     try:
         import pynvml as nvml
     except ModuleNotFoundError:
@@ -39,7 +41,19 @@ def read_gauges() -> Gauges | str:
     except nvml.NVMLError as error:
         return f"NVML does not answer: {error}"
     try:
-        gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+        return nvml, nvml.nvmlDeviceGetHandleByIndex(0)
+    except nvml.NVMLError as error:
+        nvml.nvmlShutdown()
+        return f"NVML does not tell: {error}"
+
+
+def read_gauges() -> Gauges | str:
+    """The gauges, or why there are none."""
+    opened = open_gpu()
+    if isinstance(opened, str):
+        return opened
+    nvml, gpu = opened
+    try:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
         return Gauges(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
@@ -47,17 +61,17 @@ def read_gauges() -> Gauges | str:
             memory_mhz=nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
             max_memory_mhz=nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
             temperature_c=nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-            slowdown_c=_or_none(
+            slowdown_c=or_none(
                 nvml, nvml.nvmlDeviceGetTemperatureThreshold, gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
             ),
-            throttled_by=tuple(text for bit, text in _REASONS.items() if reasons & bit),
+            throttled_by=tuple(text for bit, text in THROTTLE_REASONS.items() if reasons & bit),
             pcie_generation=nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
             max_pcie_generation=nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
             pcie_lanes=nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
             max_pcie_lanes=nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu),
-            persistent=bool(_or_none(nvml, nvml.nvmlDeviceGetPersistenceMode, gpu)),
+            persistent=bool(or_none(nvml, nvml.nvmlDeviceGetPersistenceMode, gpu)),
             exclusive=nvml.nvmlDeviceGetComputeMode(gpu) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
-            mig=bool((_or_none(nvml, nvml.nvmlDeviceGetMigMode, gpu) or [0])[0]),
+            mig=bool((or_none(nvml, nvml.nvmlDeviceGetMigMode, gpu) or [0])[0]),
         )
     except nvml.NVMLError as error:
         return f"NVML does not tell: {error}"
@@ -65,7 +79,7 @@ def read_gauges() -> Gauges | str:
         nvml.nvmlShutdown()
 
 
-def _or_none(nvml, function, *arguments):
+def or_none(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """None where the GPU has no such thing."""
     try:
         return function(*arguments)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from qpack_runtime.arenas import Arenas
+from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.reference import instructions, int8, marlin, mixers, sampling
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.instructions import INSTRUCTIONS
@@ -37,8 +38,12 @@ class ReferenceExecutor:
     `run`."""
 
     lookahead = False  # a launch is over when it returns
+    same_bits = True
+    fallbacks = 0  # a bucket is bound or the boot fails
 
-    def __init__(self, bundle: Bundle):
+    def __init__(self, bundle: Bundle, *, watch: BootWatch | None = None):
+        watch = watch or BootWatch()
+        watch.begin("bind")
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.arenas = Arenas(bundle)
@@ -54,6 +59,7 @@ class ReferenceExecutor:
             self._calls[name] = bound[program.kind, rows]
             named = {**self.arenas.shared, **program.buffers}
             self._io[name] = {n: self.arenas.view(n, b, rows) for n, b in named.items() if b.arena == "io"}
+            watch.bucket_ready(name)
 
     def io(self, bucket: str) -> Mapping[str, np.ndarray]:
         return self._io[bucket]

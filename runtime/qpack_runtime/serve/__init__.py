@@ -1,0 +1,1 @@
+"""A server of one bundle, with the HTTP endpoints of OpenAI's API."""

@@ -1,0 +1,53 @@
+"""`qpack-runtime serve`: its flags."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qpack_runtime.cli_flags import BUNDLE, boot_options
+from qpack_schemas.errors import UsageError
+from qpack_schemas.report import errors_reported
+
+
+@click.command()
+@BUNDLE
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 or :: is every address of this host.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 is a free one.")
+@click.option("--model-name", help="The model's name in the API.  [default: the folder's]")
+@click.option(
+    "--queue", type=click.IntRange(1), default=64, show_default=True, help="Sequences that may wait for a slot."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, help="Seconds of a request."
+)
+@click.option(
+    "--drain", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds for answers after SIGTERM."
+)
+@click.option(
+    "--longest-wait",
+    type=click.FloatRange(0),
+    default=0.1,
+    show_default=True,
+    help="Seconds that a piece of a new prompt may hold up running answers.",
+)
+@click.option("--api-key-file", type=click.Path(path_type=Path), help="A key a line, with an optional name before it.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM; needs --tls-key.")
+@click.option("--tls-key", type=click.Path(path_type=Path))
+@click.option("--log-prompts", is_flag=True, help="Write prompts into the log.")
+@boot_options
+def serve(bundle: Path, **choices: Any) -> None:
+    """Serves BUNDLE over an OpenAI-compatible API, with a chat page at /.
+
+    The port is open at once; /readyz answers 200 when the first request is as fast as any. SIGTERM lets running answers
+    end. Log lines on stderr are JSON."""
+    with errors_reported(extra="runtime"):
+        from qpack_runtime.serve.options import ServeOptions
+
+        own = {name: choices.pop(name) for name in ServeOptions.__dataclass_fields__ if name in choices}
+        options = ServeOptions(**own)
+        if (options.tls_certificate is None) != (options.tls_key is None):
+            raise UsageError("--tls-certificate and --tls-key belong together")
+        from qpack_runtime.serve.process import serve as run
+
+        run(bundle, choices, options)

@@ -1,0 +1,63 @@
+"""Sends an answer while it is made: one JSON value at the end, or server-sent events from the first token on."""
+
+import time
+from collections.abc import Sequence
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from qpack_runtime.serve.engine.job import Job
+from qpack_runtime.serve.http.answer import Part, Shape, complete, stream, usage_of
+from qpack_runtime.serve.http.body import json_response
+from qpack_runtime.serve.http.connection import while_connected
+from qpack_runtime.serve.http.requests import Decoding
+from qpack_runtime.serve.service import Service
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # nginx passes each event on as it comes
+]
+
+
+class Answer(Response):
+    """The jobs are handed over when the answer is sent, and cancelled if that ends early. Raises ApiError before
+    anything is sent, ClientDisconnect if the client leaves."""
+
+    def __init__(self, service: Service, jobs: Sequence[Job], parts: Sequence[Part], shape: Shape, decoding: Decoding):
+        super().__init__()
+        self._service, self._jobs, self._parts, self._shape = service, jobs, parts, shape
+        self._decoding = decoding
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        send_answer = self._send_stream if self._decoding.stream else self._send_whole
+        try:
+            await while_connected(receive, send_answer(scope, receive, send))
+        finally:
+            scope["state"]["usage"] = usage_of(self._parts, self._decoding.n)
+
+    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._service.answering(self._jobs, self._decoding.timeout) as events:
+            await complete(events, self._parts)
+        self._count()
+        whole = self._shape.whole(self._parts, usage_of(self._parts, self._decoding.n))
+        await json_response(whole)(scope, receive, send)
+
+    async def _send_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+        async with self._service.answering(self._jobs, self._decoding.timeout) as events:
+            pieces = stream(
+                events, self._parts, self._shape, self._decoding.n, include_usage=self._decoding.include_usage
+            )
+            async for piece in pieces:
+                if not begun:
+                    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+                    begun = True
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._count()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        for job, part in zip(self._jobs, self._parts, strict=True):
+            if part.finish_reason in ("stop", "length", "tool_calls"):
+                self._service.metrics.finished(part.finish_reason, now - job.submitted)

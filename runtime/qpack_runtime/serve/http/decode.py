@@ -1,0 +1,122 @@
+"""POST /v1/chat/completions and /v1/completions: a request becomes jobs, their events an answer."""
+
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from qpack_runtime.serve.engine.job import Event, Job
+from qpack_runtime.serve.http.answer import Part, usage_of
+from qpack_runtime.serve.http.answer_response import Answer
+from qpack_runtime.serve.http.body import json_response, read_body
+from qpack_runtime.serve.http.requests import Decoding, parse_chat, parse_completion
+from qpack_runtime.serve.http.shapes import ChatShape, CompletionShape
+from qpack_runtime.serve.logs import log
+from qpack_runtime.serve.service import Service
+from qpack_runtime.serve.text.tool_calls import ToolCallParser
+
+SEEDS = 2**64
+
+
+class Decode:
+    """The endpoints of one server."""
+
+    def __init__(self, service: Service, *, log_prompts: bool):
+        self._service, self._log_prompts = service, log_prompts
+
+    async def chat(self, request: Request) -> Response:
+        body = await read_body(request)
+        self._service.require_ready()
+        served = self._service.served
+        asked = parse_chat(body, served.defaults)
+        served.require(asked.model)
+        decoding = asked.decoding
+        text = await served.render(asked.messages, asked.tools, asked.template_variables)
+        ids = await served.tokens.prompt(text, special=False)
+        self._log_prompt(request, text)
+        jobs = self._jobs(request, [ids], decoding)
+        parts = [Part(index, len(ids)) for index in range(len(jobs))]
+        if asked.use_tools:
+            for part in parts:
+                part.tool_parser = ToolCallParser(asked.tools or [])
+        return self._answer(jobs, parts, decoding, ChatShape)
+
+    async def completion(self, request: Request) -> Response:
+        body = await read_body(request)
+        self._service.require_ready()
+        served = self._service.served
+        asked = parse_completion(body, served.defaults)
+        served.require(asked.model)
+        decoding = asked.decoding
+        prompts = []
+        for prompt in asked.prompts:
+            if isinstance(prompt, str):
+                prompts.append(await served.tokens.prompt(prompt, special=True))
+                self._log_prompt(request, prompt)
+            else:
+                served.tokens.require_room(prompt)
+                prompts.append(prompt)
+        parts = [
+            Part(index, len(prompts[index // decoding.n]), self._echoed(asked.prompts[index // decoding.n], asked.echo))
+            for index in range(len(prompts) * decoding.n)
+        ]
+        if decoding.max_tokens == 0:
+            return self._unasked(parts, decoding)
+        jobs = self._jobs(request, prompts, decoding)
+        return self._answer(jobs, parts, decoding, CompletionShape)
+
+    def _echoed(self, prompt: str | list[int], echo: bool) -> str:
+        if not echo or isinstance(prompt, str):
+            return prompt if echo and isinstance(prompt, str) else ""
+        return self._service.served.text(prompt)
+
+    def _unasked(self, parts: list[Part], decoding: Decoding) -> Response:
+        """The answer of no tokens."""
+        for part in parts:
+            part.finish_reason = "length"
+        shape = self._shape(CompletionShape, decoding)
+        return json_response(shape.whole(parts, usage_of(parts, decoding.n)))
+
+    def _jobs(self, request: Request, prompts: list[list[int]], decoding: Decoding) -> list[Job]:
+        """One for each sequence: n of each prompt, whose seeds follow each other."""
+        served = self._service.served
+        grammars = served.grammars_of(decoding.response_format, len(prompts) * decoding.n)
+        return [
+            Job(
+                prompt=prompts[index // decoding.n],
+                options=replace(decoding.options, seed=(decoding.options.seed + index % decoding.n) % SEEDS),
+                max_tokens=min(
+                    decoding.max_tokens or served.context, served.context - len(prompts[index // decoding.n])
+                ),
+                deliver=_undelivered,
+                stop=decoding.stop,
+                grammar=grammar,
+                client=request.state.client,
+                session=decoding.session,
+            )
+            for index, grammar in enumerate(grammars)
+        ]
+
+    def _answer(
+        self, jobs: list[Job], parts: list[Part], decoding: Decoding, shape_of: type[ChatShape | CompletionShape]
+    ) -> Response:
+        return Answer(self._service, jobs, parts, self._shape(shape_of, decoding), decoding)
+
+    def _shape(self, shape_of: type[ChatShape | CompletionShape], decoding: Decoding) -> ChatShape | CompletionShape:
+        served = self._service.served
+        return shape_of(
+            served.name,
+            served.fingerprint,
+            decoding.options.seed,
+            served.booted.token_bytes,
+            decoding.top_logprobs,
+            decoding.stream and decoding.include_usage,
+        )
+
+    def _log_prompt(self, request: Request, text: str) -> None:
+        if self._log_prompts:
+            log("prompt", request_id=request.state.request_id, text=text)
+
+
+def _undelivered(event: Event) -> None:
+    """Nobody hears of a job that was not handed over."""

@@ -1,0 +1,208 @@
+/** The chat page: which conversation is shown, what is being written, and how the parts of the page hear of it. */
+
+import { blankAnswer, writeAnswer } from "./answer.js";
+import { Composer } from "./composer.js";
+import { renderList } from "./conversation_list.js";
+import { exportConversation, freshConversation, list, load, remove, save } from "./conversations.js";
+import { Drawers } from "./drawers.js";
+import { element } from "./element.js";
+import { Messages } from "./messages.js";
+import { apiKey, setApiKey } from "./server.js";
+import { Settings } from "./settings.js";
+import { renderState } from "./state.js";
+import { splitThought } from "./thinking.js";
+import { Watch } from "./watch.js";
+import { number, switchLanguage, word } from "./words.js";
+
+const $ = (id) => document.getElementById(id);
+
+let conversation = freshConversation();
+let readiness = { ready: true }; // until the server says otherwise
+let stats = null;
+const writing = new Map(); // conversation id -> {conversation, controller} of the answer being written
+
+let notice = null; // what the line above the message field says: {key, values, undo}
+
+const messages = new Messages($("messages"), $("main"), () => !busy() && answer());
+const settings = new Settings($("settings"), $("numbers"), $("fault"), $("reset"));
+const composer = new Composer($("composer"), $("prompt"), $("submit"), { send, stop, busy });
+const watch = new Watch(hear);
+watch.untilReady();
+const panels = [
+  { button: $("toggle-conversations"), panel: $("conversations") },
+  { button: $("toggle-panel"), panel: $("side") },
+];
+const drawers = new Drawers(panels, $("main"), $("backdrop"), look);
+
+function busy() {
+  return writing.has(conversation.id);
+}
+
+function stop() {
+  writing.get(conversation.id)?.controller.abort();
+}
+
+/** Takes the reader's text into the conversation and asks for the answer; false if it can't be sent now. */
+function send(text) {
+  if (!readiness.ready || !settingsFit()) return false;
+  conversation.messages.push({ role: "user", content: text });
+  answer();
+  return true;
+}
+
+function settingsFit() {
+  if (settings.check()) return true;
+  drawers.open($("side"));
+  settings.focusFault();
+  return false;
+}
+
+/** Writes the answer to the last question, in place of the one that is there. */
+async function answer() {
+  if (!readiness.ready || !settingsFit()) return;
+  const asked = conversation;
+  if (asked.messages.at(-1).role === "assistant") asked.messages.pop();
+  const told = asked.messages.filter(({ content }) => content).map(({ role, content }) => ({ role, content }));
+  const request = { messages: [...settings.preface(), ...told], session: asked.id, ...settings.fields() };
+  const message = blankAnswer();
+  const controller = new AbortController();
+  asked.messages.push(message);
+  writing.set(asked.id, { conversation: asked, controller });
+  keep(asked);
+  location.hash = asked.id;
+  show();
+  await writeAnswer(message, request, controller.signal, () => messages.update(message));
+  writing.delete(asked.id);
+  if (load(asked.id)) keep(asked); // unless it has been deleted meanwhile
+  announce(message);
+  if (message.error?.word === "error_key") askForKey();
+  if (message.error?.word === "error_unreachable" || message.error?.word === "error_booting") watch.untilReady();
+  showControls();
+}
+
+function keep(kept) {
+  if (!save(kept)) notify("not_kept");
+  else if (notice?.key === "not_kept") notify(null);
+  showList();
+}
+
+/** Says once, for those who don't see the page, that an answer has ended and what it says. */
+function announce(message) {
+  const key = message.finish === "stopped" ? "stopped" : "finished";
+  const text = splitThought(message.content).text;
+  $("announcer").textContent = message.error ? word(message.error.word, message.error.values) : word(key, { text });
+}
+
+function askForKey() {
+  drawers.open($("side"));
+  $("key").focus();
+}
+
+/** Says something above the message field. undo: takes back what is said to have been done. */
+function notify(key, values, undo) {
+  notice = key && { key, values, undo };
+  showNotice();
+}
+
+function showNotice() {
+  $("notice").hidden = !notice;
+  $("notice").replaceChildren(notice ? word(notice.key, notice.values) : "");
+  if (!notice?.undo) return;
+  const button = element("button", { type: "button", className: "quiet text", onclick: notice.undo }, word("undo"));
+  $("notice").append(" ", button);
+}
+
+function removeConversation(removed) {
+  writing.get(removed.id)?.controller.abort();
+  remove(removed.id);
+  notify("deleted", { title: removed.title }, () => {
+    notify(null);
+    keep(removed);
+    location.hash = removed.id;
+  });
+  if (removed.id === conversation.id) location.hash = "";
+  showList();
+  $("new").focus();
+}
+
+/** What the watch reports. */
+function hear(news) {
+  if (news.ready !== undefined) readiness = news;
+  if (news.stats) {
+    stats = news.stats;
+    settings.limit(stats.defaults, stats.context);
+  }
+  if (news.error?.word === "error_key" && notice?.key !== "error_key") notify("error_key");
+  if (news.stats && notice?.key === "error_key") notify(null);
+  showServer();
+}
+
+/** The panel may have come into sight or gone out of it. */
+function look() {
+  watch.whileVisible(() => !$("side").hidden && document.visibilityState === "visible");
+}
+
+function open() {
+  const id = location.hash.slice(1);
+  if (id === conversation.id && conversation.messages.length) return;
+  conversation = writing.get(id)?.conversation ?? load(id) ?? freshConversation();
+  show();
+  drawers.close();
+  composer.focus();
+}
+
+function show() {
+  messages.show(conversation.messages);
+  showList();
+  showControls();
+}
+
+function showList() {
+  renderList($("list"), list(), conversation.id, removeConversation);
+}
+
+function showControls() {
+  const empty = !conversation.messages.length;
+  $("welcome").hidden = !empty;
+  $("export").disabled = empty;
+  composer.show(busy(), readiness.ready, word(busy() ? "stop" : "send"));
+  document.title = [conversation.title, stats?.model, "qpack"].filter(Boolean).join(" · ");
+}
+
+function showServer() {
+  const { ready, phase, unreachable } = readiness;
+  $("readiness").hidden = ready;
+  const text = ready ? "" : unreachable ? word("unreachable") : word("booting", { phase });
+  if ($("readiness").textContent !== text) $("readiness").textContent = text; // or it would be read out each second
+  $("model").textContent = stats?.model ?? "";
+  const values = stats && { model: stats.model, device: stats.device, context: number(stats.context) };
+  $("welcome-model").textContent = stats ? word("welcome_model", values) : "";
+  renderState($("server"), stats);
+  showControls();
+}
+
+switchLanguage($("language"), () => {
+  settings.check();
+  showNotice();
+  show();
+  showServer();
+});
+$("new").onclick = () => location.hash || open(); // without a hash there is nothing to change
+$("export").onclick = () => exportConversation(conversation);
+$("skip").onclick = (event) => {
+  event.preventDefault(); // the hash names a conversation
+  composer.focus();
+};
+$("key").value = apiKey();
+$("key").oninput = () => setApiKey($("key").value.trim());
+$("key").onchange = look;
+$("access").onsubmit = (event) => {
+  event.preventDefault();
+  look();
+};
+addEventListener("hashchange", open);
+addEventListener("storage", showList); // another tab has saved or deleted a conversation
+document.addEventListener("visibilitychange", look);
+addEventListener("pagehide", () => writing.forEach((one) => save(one.conversation)));
+open();
+showServer();
