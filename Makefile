@@ -27,10 +27,10 @@ test nightly: export PYTHONUTF8 = 0
 test nightly: export PYTHONWARNDEFAULTENCODING = 1
 test nightly: export PYTHONWARNINGS = error::EncodingWarning,ignore::EncodingWarning:regex._main
 
-test: .venv/dev ## run the tests, without those that need minutes
+test: .venv/dev .venv/system ## run the tests, without those that need minutes
 	$(BIN)/pytest -n 2 -m "not nightly"
 
-nightly: .venv/dev ## run all tests, on fresh random examples
+nightly: .venv/dev .venv/system ## run all tests, on fresh random examples
 	$(BIN)/pytest -n 2 --hypothesis-profile=nightly
 
 # Needs GCC. In a copy of the runtime, which Python prefers to the checkout's, so that nothing is left behind. The C++
@@ -95,6 +95,16 @@ clean: ## remove all that make made
 .venv/dev: export QPACK_REQUIRE_CPU = 1
 .venv/demo .venv/dev: pyproject.toml $(KERNELS) .venv/made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# What the tests use of the system: a browser for the chat page, with glyphs for Chinese, and promtool for the alerts.
+BROWSER := command -v chromium || command -v chromium-browser || command -v google-chrome
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo )
+.venv/system: .venv/made
+	@{ { $(BROWSER); } && command -v promtool; } >/dev/null || { $(AS_ROOT)apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive $(AS_ROOT)apt-get install -y -qq --no-install-recommends \
+	  chromium prometheus fonts-wqy-microhei >/dev/null; } || \
+	  { echo 'the tests need chromium and promtool (on Debian: chromium, prometheus)' >&2; exit 1; }
 	@touch $@
 
 # Apart from the rest: their own dependencies are none of the project's.

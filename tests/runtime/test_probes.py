@@ -9,7 +9,7 @@ import pytest
 from bundles import ASSETS, build_bundle
 from drafts import Draft
 from qpack_packager.probes import CHATS, TEXTS
-from qpack_runtime import chat
+from qpack_runtime import chat_template
 from qpack_runtime.boot import boot
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import IntegrityError
@@ -43,11 +43,11 @@ def test_other_ids_for_a_probe_text_stop_the_boot(whole: Path, tmp_path: Path):
 
 
 def test_another_rendering_of_a_probe_chat_stops_the_boot(whole: Path, monkeypatch: pytest.MonkeyPatch):
-    class Shouting(chat.ImmutableSandboxedEnvironment):
+    class Shouting(chat_template.ImmutableSandboxedEnvironment):
         def __init__(self, **options: Any):
             super().__init__(**options, finalize=lambda value: str(value).upper())
 
-    monkeypatch.setattr(chat, "ImmutableSandboxedEnvironment", Shouting)
+    monkeypatch.setattr(chat_template, "ImmutableSandboxedEnvironment", Shouting)
     with pytest.raises(IntegrityError, match=r"probes/chats/0"):
         boot(whole)
 

@@ -16,7 +16,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         bound = socket.create_server(address, family=family, backlog=2048)
     except OSError as error:
-        problem = error.strerror or str(error)
+        problem = (error.strerror or str(error)).partition(" (while")[0]  # the address is told already
         raise UsageError(f"can't listen on {host} port {port}: {problem}", remedy="give --host and --port") from None
     for option, value in (
         (socket.TCP_KEEPIDLE, IDLE_SECONDS),

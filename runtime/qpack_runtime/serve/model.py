@@ -1,5 +1,6 @@
 """The booted bundle as requests see it: its name, its sampling defaults, its template, tokenizer and grammars."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -24,7 +25,8 @@ NEUTRAL: dict[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_
 
 
 class ServedModel:
-    """Lives on the event loop. `name` is the model's in the API; `thread` is where the tokenizer works."""
+    """Lives on the event loop. `name` is the model's in the API; `thread` is where tokenizer and grammars
+    work."""
 
     def __init__(self, booted: Booted, name: str, template: TemplateProcess, thread: Executor):
         manifest = booted.bundle.manifest
@@ -36,8 +38,8 @@ class ServedModel:
         self.defaults = _defaults(booted)
         self.tokens = PromptTokens(booted.tokenizer, booted.token_bytes, self.context, booted.engine.vocab, thread)
         self._template = template
-        self._ends: Sequence[int] = manifest["model"]["eos_token_ids"]
-        self._grammars: Grammars | None = None
+        self._grammars = Grammars(booted.tokenizer, booted.engine.vocab, manifest["model"]["eos_token_ids"])
+        self._thread = thread
 
     def require(self, model: str | None) -> None:
         """Raises ApiError 404 for a model that isn't this one."""
@@ -59,13 +61,12 @@ class ServedModel:
         detokenizer = Detokenizer(self.booted.token_bytes)
         return "".join(map(detokenizer.push, ids))
 
-    def grammars_of(self, response_format: Mapping[str, Any] | None, sequences: int) -> list[Grammar | None]:
+    async def grammars_of(self, response_format: Mapping[str, Any] | None, sequences: int) -> Sequence[Grammar | None]:
         """A grammar for each sequence of a request. Raises UsageError for one that can't be had."""
         if response_format is None:
             return [None] * sequences
-        if self._grammars is None:  # at the first request that asks: its copy of the vocabulary takes memory
-            self._grammars = Grammars(self.booted.tokenizer, self.booted.engine.vocab, self._ends)
-        grammar = self._grammars.compile(response_format)
+        compiling = asyncio.get_running_loop().run_in_executor(self._thread, self._grammars.compile, response_format)
+        grammar = await compiling
         return [grammar, *(grammar.copy() for _ in range(sequences - 1))]
 
 

@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -53,6 +54,7 @@ class Process:
     async def run(self, socket) -> None:
         """From the open port to the end."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(1, "parser"))
         self._booted: asyncio.Future[Booted] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()  # fails with what ended the engine
         self._told_to_stop = asyncio.Event()
@@ -76,7 +78,7 @@ class Process:
         try:
             await self._until(self._make_ready())
             await self._until(self._told_to_stop.wait())
-            await self._drain()
+            await self._until(self._drain())
         finally:
             await self._end()
 
@@ -151,7 +153,7 @@ class Process:
         log("draining", running=self._service.running, waiting=self._service.waiting)
         self._told_to_stop.clear()  # a second signal ends the wait
         idle, again = (asyncio.create_task(one.wait()) for one in (self._service.idle, self._told_to_stop))
-        await asyncio.wait((idle, again, self._ended), timeout=self._options.drain, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((idle, again), timeout=self._options.drain, return_when=asyncio.FIRST_COMPLETED)
         for one in (idle, again):
             one.cancel()
 
@@ -173,6 +175,7 @@ class Process:
             return
         self._readiness.failure = str(error) or type(error).__name__
         self._metrics.set_ready(False)
+        self._service.fail(QpackError("the engine has stopped after an error"))
         if isinstance(error, QpackError):
             self._ended.set_exception(error)
             return

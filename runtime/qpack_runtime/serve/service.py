@@ -62,8 +62,12 @@ class Service:
     async def answering(self, jobs: Sequence[Job], timeout: float | None) -> AsyncIterator["Events"]:
         """Hands jobs to the engine, all or none, and gives their events. Leaving early cancels what is not over.
 
-        `timeout` in seconds can only shorten the server's own. Raises ApiError 429 where the queue has no room."""
+        `timeout` in seconds can only shorten the server's own. Raises ApiError 429 where the queue has no room, 400 where
+        it never has."""
         self.require_ready()
+        most = self._queue_limit + self.served.booted.engine.slots
+        if len(jobs) > most:
+            raise ApiError(400, f"the request makes {len(jobs)} sequences; this server takes at most {most} at once")
         if len(self._waiting) + len(jobs) > self._queue_limit + self._free_slots():
             self.metrics.refused("queue_full")
             message = f"the queue is full: {len(self._waiting)} of {self._queue_limit} wait and {len(jobs)} came"
@@ -90,6 +94,10 @@ class Service:
             job.deliver(event)
         if not self._waiting and not self._running:
             self.idle.set()
+
+    def fail(self, error: QpackError) -> None:
+        """The engine has ended: nobody else will answer what it had not taken yet."""
+        self.receive([(job, Failed(error)) for job in (*self._running, *self._waiting)])
 
     def _account(self, job: Job, event: Event) -> None:
         if isinstance(event, Started):

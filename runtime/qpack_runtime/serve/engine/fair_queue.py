@@ -29,8 +29,8 @@ class FairQueue:
 
     def pop(self) -> Job:
         self._time, _, job = heapq.heappop(self._heap)
-        # A finish tag that the queue's time has passed says nothing more, so idle clients take no memory.
-        self._finish = {client: tag for client, tag in self._finish.items() if tag > self._time}
+        if not self._heap:  # nobody is owed anything: the next crowd begins behind all that was served
+            self._time, self._finish = max(self._finish.values()), {}
         return job
 
     def discard(self, jobs: Iterable[Job]) -> None:

@@ -106,7 +106,9 @@ class Scheduler:
             seat = self.seats.all[sequence.slot]
             if seat.in_flight == 0:
                 self.running.remove(sequence)
-                self.seats.leave(seat, [] if sequence.spoiled else sequence.tokens(consumed(sequence.slot)))
+                # Before its first chunk the state is still that of whoever sat here before.
+                known = sequence.fed > 0 and not sequence.spoiled
+                self.seats.leave(seat, sequence.tokens(consumed(sequence.slot)) if known else [])
 
     def cancel(self, jobs: Iterable[Job]) -> list[Job]:
         """Ends jobs, waiting or running; those among them that were not over yet."""

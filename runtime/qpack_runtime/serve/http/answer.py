@@ -10,6 +10,8 @@ from qpack_runtime.serve.http.body import dump
 from qpack_runtime.serve.service import Events
 from qpack_runtime.serve.text.tool_calls import ToolCall, ToolCallParser
 
+_DONE = b"data: [DONE]\n\n"  # how OpenAI ends a stream
+
 
 @dataclass
 class Part:
@@ -80,7 +82,8 @@ def advance(part: Part, event: Event) -> Iterable[Delta]:
 
 def failure(event: Failed) -> ApiError:
     if event.reason == "timeout":
-        return ApiError(503, f"{event.error.message}; {event.error.remedy}", code="timeout")
+        message = f"{event.error.message}; {event.error.remedy}"
+        return ApiError(503, message, code="timeout", headers={"x-should-retry": "false"})  # OpenAI's clients heed it
     if event.reason is not None:
         return ApiError(503, event.error.message, code=event.reason)
     return as_api_error(event.error)
@@ -117,7 +120,15 @@ async def stream(
             begun = True
             yield b"".join(pieces)
     closing = [_sent(shape.usage_chunk(usage_of(parts, n)))] if include_usage else []
-    yield b"".join([*closing, b"data: [DONE]\n\n"])
+    yield b"".join([*closing, _DONE])
+
+
+def unasked_stream(parts: Sequence[Part], shape: Shape, usage: dict[str, Any] | None) -> bytes:
+    """The server-sent events of parts that have ended without a token."""
+    chunks = [shape.opening(part) for part in parts]
+    chunks += [shape.chunk(Delta(part, finish_reason=part.finish_reason)) for part in parts]
+    chunks += [shape.usage_chunk(usage)] if usage else []
+    return b"".join([*(_sent(chunk) for chunk in chunks if chunk), _DONE])
 
 
 def _extend(part: Part, shown: Iterable[str | ToolCall], scored: tuple[Scored, ...]) -> Delta:

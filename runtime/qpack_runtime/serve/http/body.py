@@ -2,14 +2,17 @@
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from qpack_runtime.serve.http.api_error import ApiError
 
+T = TypeVar("T")
 MOST_BYTES = 4 << 20
+AT_ONCE_BYTES = 1 << 16
 SECONDS = 30.0  # from the head of a request to the end of its body
 
 
@@ -33,6 +36,13 @@ async def read_body(request: Request) -> bytes:
     except TimeoutError:
         raise ApiError(408, f"the body did not come within {SECONDS:.0f} s") from None
     return bytes(body)
+
+
+async def parsed(parse: Callable[..., T], body: bytes, *arguments: Any) -> T:
+    """`parse` of a body, off the loop where it may take long."""
+    if len(body) <= AT_ONCE_BYTES:
+        return parse(body, *arguments)
+    return await asyncio.to_thread(parse, body, *arguments)
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

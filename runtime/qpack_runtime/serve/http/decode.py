@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from qpack_runtime.serve.engine.job import Event, Job
-from qpack_runtime.serve.http.answer import Part, usage_of
-from qpack_runtime.serve.http.answer_response import Answer
-from qpack_runtime.serve.http.body import json_response, read_body
+from qpack_runtime.serve.http.answer import Part
+from qpack_runtime.serve.http.answer_response import Answer, Unasked
+from qpack_runtime.serve.http.api_error import ApiError
+from qpack_runtime.serve.http.body import parsed, read_body
 from qpack_runtime.serve.http.requests import Decoding, parse_chat, parse_completion
 from qpack_runtime.serve.http.shapes import ChatShape, CompletionShape
 from qpack_runtime.serve.logs import log
@@ -28,13 +29,16 @@ class Decode:
         body = await read_body(request)
         self._service.require_ready()
         served = self._service.served
-        asked = parse_chat(body, served.defaults)
+        asked = await parsed(parse_chat, body, served.defaults)
         served.require(asked.model)
         decoding = asked.decoding
+        if asked.use_tools and decoding.response_format is not None:
+            problem = "an answer that follows response_format can't hold tool calls; set tool_choice to none"
+            raise ApiError(400, problem, param="response_format")
         text = await served.render(asked.messages, asked.tools, asked.template_variables)
         ids = await served.tokens.prompt(text, special=False)
         self._log_prompt(request, text)
-        jobs = self._jobs(request, [ids], decoding)
+        jobs = await self._jobs(request, [ids], decoding)
         parts = [Part(index, len(ids)) for index in range(len(jobs))]
         if asked.use_tools:
             for part in parts:
@@ -45,7 +49,7 @@ class Decode:
         body = await read_body(request)
         self._service.require_ready()
         served = self._service.served
-        asked = parse_completion(body, served.defaults)
+        asked = await parsed(parse_completion, body, served.defaults)
         served.require(asked.model)
         decoding = asked.decoding
         prompts = []
@@ -61,8 +65,8 @@ class Decode:
             for index in range(len(prompts) * decoding.n)
         ]
         if decoding.max_tokens == 0:
-            return self._unasked(parts, decoding)
-        jobs = self._jobs(request, prompts, decoding)
+            return Unasked(parts, self._shape(CompletionShape, decoding), decoding)
+        jobs = await self._jobs(request, prompts, decoding)
         return self._answer(jobs, parts, decoding, CompletionShape)
 
     def _echoed(self, prompt: str | list[int], echo: bool) -> str:
@@ -70,17 +74,10 @@ class Decode:
             return prompt if echo and isinstance(prompt, str) else ""
         return self._service.served.text(prompt)
 
-    def _unasked(self, parts: list[Part], decoding: Decoding) -> Response:
-        """The answer of no tokens."""
-        for part in parts:
-            part.finish_reason = "length"
-        shape = self._shape(CompletionShape, decoding)
-        return json_response(shape.whole(parts, usage_of(parts, decoding.n)))
-
-    def _jobs(self, request: Request, prompts: list[list[int]], decoding: Decoding) -> list[Job]:
+    async def _jobs(self, request: Request, prompts: list[list[int]], decoding: Decoding) -> list[Job]:
         """One for each sequence: n of each prompt, whose seeds follow each other."""
         served = self._service.served
-        grammars = served.grammars_of(decoding.response_format, len(prompts) * decoding.n)
+        grammars = await served.grammars_of(decoding.response_format, len(prompts) * decoding.n)
         return [
             Job(
                 prompt=prompts[index // decoding.n],

@@ -61,7 +61,7 @@ class Gate:
             else:
                 await self._app(scope, receive, send_on)
         finally:
-            self._account(scope, status or 500, time.perf_counter() - begin)
+            self._account(scope, 499 if scope["state"].get("left") else status or 500, time.perf_counter() - begin)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
         if self._only_loopback_names:

@@ -1,12 +1,13 @@
-"""Uvicorn's HTTP/1.1 connection with two deadlines that it lacks: for a head to come, and for a reader to read."""
+"""Uvicorn's HTTP/1.1 connection with two deadlines that it lacks: for a request to come, and for a reader to read."""
 
 import asyncio
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 15.0  # from a connection, or from the first byte of its next request, to the end of the head
+HEAD_SECONDS = 15.0  # from a connection, or the first byte behind an answer, to the end of the next head
 READ_SECONDS = 60.0  # that a full send buffer may stay full
+PIPELINED_BYTES = 1 << 16  # behind a request that is being answered: what may come while it is watched for the end
 
 
 class Connection(H11Protocol):
@@ -21,9 +22,12 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self.cycle is not None and not self.cycle.response_complete:
             self._head_deadline = _cancelled(self._head_deadline)
-        elif self._head_deadline is None:
+            # Uvicorn stops reading where a client sends on, and would not see it leave.
+            if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= PIPELINED_BYTES:
+                self.flow.resume_reading()
+        elif self._head_deadline is None:  # also for the rest of a body that nobody asked for
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -41,6 +41,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class ChatRequest:
+    model: str | None  # as the client names it
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
     use_tools: bool  # may the answer hold tool calls
@@ -50,6 +51,7 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class CompletionRequest:
+    model: str | None  # as the client names it
     prompts: list[str | list[int]]  # texts, or token ids
     echo: bool
     decoding: Decoding
@@ -76,7 +78,7 @@ def parse_chat(body: bytes, defaults: Mapping[str, float]) -> ChatRequest:
     """The request in a body of POST /v1/chat/completions. `defaults` are the bundle's sampling defaults by the names of
     SamplingOptions. Raises ApiError 400, as all parsers here."""
     fields = _given(read_json(body), _CHAT)
-    limits = {name: fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields}
+    limits = {name: fields[name] for name in ("max_tokens", "max_completion_tokens") if name in fields}
     if len(set(limits.values())) > 1:
         both = " and ".join(f"{name} is {value}" for name, value in limits.items())
         _refuse("max_tokens", f"{both}; give one of them")
@@ -84,6 +86,7 @@ def parse_chat(body: bytes, defaults: Mapping[str, float]) -> ChatRequest:
         _refuse("top_logprobs", f"top_logprobs is {fields['top_logprobs']}, but logprobs is not true; set it too")
     tools = fields.get("tools") or None
     return ChatRequest(
+        model=fields.get("model"),
         messages=_messages(fields["messages"]),
         tools=tools,
         use_tools=tools is not None and fields.get("tool_choice") != "none",
@@ -112,6 +115,7 @@ def parse_completion(body: bytes, defaults: Mapping[str, float]) -> CompletionRe
         _refuse("logprobs", "logprobs with echo is not supported: log-probabilities of a prompt are not computed")
     max_tokens, logprobs = fields.get("max_tokens", COMPLETION_TOKENS), fields.get("logprobs")
     return CompletionRequest(
+        model=fields.get("model"),
         prompts=prompts,
         echo=echo,
         decoding=_decoding(

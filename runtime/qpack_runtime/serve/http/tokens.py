@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from qpack_runtime.serve.http.body import json_response, read_body
+from qpack_runtime.serve.http.body import json_response, parsed, read_body
 from qpack_runtime.serve.http.requests import parse_detokenize, parse_tokenize
 from qpack_runtime.serve.service import Service
 
@@ -26,19 +26,19 @@ class Tokens:
     async def tokenize(self, request: Request) -> Response:
         body = await read_body(request)
         self._service.require_ready()
-        served, asked = self._service.served, parse_tokenize(body)
+        served, asked = self._service.served, await parsed(parse_tokenize, body)
         if asked.messages is not None:
             text = await served.render(asked.messages, asked.tools, asked.template_variables)
         else:
             assert asked.prompt is not None
             text = asked.prompt
-        ids = await served.tokens.encode(text, special=asked.add_special_tokens and asked.messages is None)
+        ids = await served.tokens.encode(text, special=asked.add_special_tokens)
         return json_response({"count": len(ids), "max_model_len": served.context, "tokens": ids})
 
     async def detokenize(self, request: Request) -> Response:
         body = await read_body(request)
         self._service.require_ready()
-        served, asked = self._service.served, parse_detokenize(body)
+        served, asked = self._service.served, await parsed(parse_detokenize, body)
         served.tokens.require_known(asked.tokens)
         return json_response({"prompt": served.text(asked.tokens)})
 

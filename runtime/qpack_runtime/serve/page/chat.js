@@ -4,7 +4,7 @@ import { blankAnswer, writeAnswer } from "./answer.js";
 import { Composer } from "./composer.js";
 import { renderList } from "./conversation_list.js";
 import { exportConversation, freshConversation, list, load, remove, save } from "./conversations.js";
-import { Drawers } from "./drawers.js";
+import { closeDrawer, openDrawer, startDrawers } from "./drawers.js";
 import { element } from "./element.js";
 import { Messages } from "./messages.js";
 import { apiKey, setApiKey } from "./server.js";
@@ -12,27 +12,22 @@ import { Settings } from "./settings.js";
 import { renderState } from "./state.js";
 import { splitThought } from "./thinking.js";
 import { Watch } from "./watch.js";
-import { number, switchLanguage, word } from "./words.js";
+import { number, switchLanguage, translate, word } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 
 let conversation = freshConversation();
-let readiness = { ready: true }; // until the server says otherwise
+let readiness = { ready: true }; // {ready, phase}, until the server says otherwise
 let stats = null;
-const writing = new Map(); // conversation id -> {conversation, controller} of the answer being written
-
 let notice = null; // what the line above the message field says: {key, values, undo}
+const writing = new Map(); // conversation id -> {conversation, controller} of the answer being written
 
 const messages = new Messages($("messages"), $("main"), () => !busy() && answer());
 const settings = new Settings($("settings"), $("numbers"), $("fault"), $("reset"));
 const composer = new Composer($("composer"), $("prompt"), $("submit"), { send, stop, busy });
 const watch = new Watch(hear);
 watch.untilReady();
-const panels = [
-  { button: $("toggle-conversations"), panel: $("conversations") },
-  { button: $("toggle-panel"), panel: $("side") },
-];
-const drawers = new Drawers(panels, $("main"), $("backdrop"), look);
+startDrawers(look);
 
 function busy() {
   return writing.has(conversation.id);
@@ -52,7 +47,7 @@ function send(text) {
 
 function settingsFit() {
   if (settings.check()) return true;
-  drawers.open($("side"));
+  openDrawer($("side"));
   settings.focusFault();
   return false;
 }
@@ -75,8 +70,7 @@ async function answer() {
   writing.delete(asked.id);
   if (load(asked.id)) keep(asked); // unless it has been deleted meanwhile
   announce(message);
-  if (message.error?.word === "error_key") askForKey();
-  if (message.error?.word === "error_unreachable" || message.error?.word === "error_booting") watch.untilReady();
+  if (message.error) heal(message.error.word);
   showControls();
 }
 
@@ -86,16 +80,19 @@ function keep(kept) {
   showList();
 }
 
+/** What the page itself can do about an error. */
+function heal(error) {
+  if (error === "error_unreachable" || error === "error_booting") watch.untilReady();
+  if (error !== "error_key") return;
+  openDrawer($("side"));
+  $("key").focus();
+}
+
 /** Says once, for those who don't see the page, that an answer has ended and what it says. */
 function announce(message) {
   const key = message.finish === "stopped" ? "stopped" : "finished";
   const text = splitThought(message.content).text;
   $("announcer").textContent = message.error ? word(message.error.word, message.error.values) : word(key, { text });
-}
-
-function askForKey() {
-  drawers.open($("side"));
-  $("key").focus();
 }
 
 /** Says something above the message field. undo: takes back what is said to have been done. */
@@ -147,7 +144,7 @@ function open() {
   if (id === conversation.id && conversation.messages.length) return;
   conversation = writing.get(id)?.conversation ?? load(id) ?? freshConversation();
   show();
-  drawers.close();
+  closeDrawer();
   composer.focus();
 }
 
@@ -165,34 +162,30 @@ function showControls() {
   const empty = !conversation.messages.length;
   $("welcome").hidden = !empty;
   $("export").disabled = empty;
-  composer.show(busy(), readiness.ready, word(busy() ? "stop" : "send"));
+  composer.show(busy(), readiness.ready);
   document.title = [conversation.title, stats?.model, "qpack"].filter(Boolean).join(" · ");
 }
 
 function showServer() {
-  const { ready, phase, unreachable } = readiness;
-  $("readiness").hidden = ready;
-  const text = ready ? "" : unreachable ? word("unreachable") : word("booting", { phase });
+  const text = readiness.ready ? "" : word(readiness.phase ? "booting" : "error_unreachable", readiness);
+  $("readiness").hidden = readiness.ready;
   if ($("readiness").textContent !== text) $("readiness").textContent = text; // or it would be read out each second
   $("model").textContent = stats?.model ?? "";
-  const values = stats && { model: stats.model, device: stats.device, context: number(stats.context) };
-  $("welcome-model").textContent = stats ? word("welcome_model", values) : "";
-  renderState($("server"), stats);
+  if (stats) $("welcome-model").textContent = word("welcome_model", { ...stats, context: number(stats.context) });
+  if (stats) renderState($("server"), stats);
   showControls();
 }
 
-switchLanguage($("language"), () => {
+$("language").onclick = () => {
+  switchLanguage();
   settings.check();
   showNotice();
   show();
   showServer();
-});
+};
+translate();
 $("new").onclick = () => location.hash || open(); // without a hash there is nothing to change
 $("export").onclick = () => exportConversation(conversation);
-$("skip").onclick = (event) => {
-  event.preventDefault(); // the hash names a conversation
-  composer.focus();
-};
 $("key").value = apiKey();
 $("key").oninput = () => setApiKey($("key").value.trim());
 $("key").onchange = look;

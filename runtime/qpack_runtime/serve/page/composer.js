@@ -1,5 +1,8 @@
 /** The message field: Enter sends, unless an input method is still composing, and the field grows with its text. */
 
+import { icon } from "./element.js";
+import { word } from "./words.js";
+
 export class Composer {
   #field;
   #button;
@@ -32,11 +35,12 @@ export class Composer {
     this.#field.focus();
   }
 
-  /** The button sends or stops; `label` is what it does now. */
-  show(busy, ready, label) {
-    this.#button.ariaLabel = this.#button.title = label;
+  /** The button stops an answer being written, or sends. */
+  show(busy, ready) {
+    const action = busy ? "stop" : "send";
+    this.#button.ariaLabel = this.#button.title = word(action);
     this.#button.ariaDisabled = String(!busy && !ready);
-    this.#button.querySelector("use").setAttribute("href", busy ? "#stop" : "#send");
+    this.#button.replaceChildren(icon(action));
   }
 
   #grow() {

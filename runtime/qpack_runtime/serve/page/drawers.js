@@ -1,56 +1,51 @@
 /** The two columns beside the chat: side by side where there is room, else one drawer at a time over the page. */
 
 const NARROW = matchMedia("(max-width: 1039px)"); // as in chat.css
+const main = document.querySelector("main");
+const backdrop = document.getElementById("backdrop");
+const drawers = [...document.querySelectorAll("button[aria-controls]")].map((button) => {
+  return { button, panel: document.getElementById(button.getAttribute("aria-controls")) };
+});
+let changed;
 
-export class Drawers {
-  #drawers; // [{button, panel}]
-  #main;
-  #backdrop;
-  #changed;
+/** onChange: called after a panel has been shown or hidden. */
+export function startDrawers(onChange) {
+  changed = onChange;
+  for (const { button, panel } of drawers) button.onclick = () => show(panel, panel.hidden);
+  backdrop.onclick = closeDrawer;
+  document.addEventListener("keydown", (event) => event.key === "Escape" && closeDrawer());
+  NARROW.onchange = settle;
+  settle();
+}
 
-  /** changed: called after a panel has been shown or hidden. */
-  constructor(drawers, main, backdrop, changed) {
-    this.#drawers = drawers;
-    this.#main = main;
-    this.#backdrop = backdrop;
-    this.#changed = changed;
-    for (const drawer of drawers) drawer.button.onclick = () => this.#toggle(drawer, drawer.panel.hidden);
-    backdrop.onclick = () => this.close();
-    document.addEventListener("keydown", (event) => event.key === "Escape" && this.close());
-    NARROW.onchange = () => this.#settle();
-    this.#settle();
-  }
+export function openDrawer(panel) {
+  if (panel.hidden) show(panel, true);
+}
 
-  open(panel) {
-    const drawer = this.#drawers.find((one) => one.panel === panel);
-    if (panel.hidden) this.#toggle(drawer, true);
-  }
+/** Closes the drawer that lies over the page, if one does, and gives the focus back to its button. */
+export function closeDrawer() {
+  const drawer = NARROW.matches && drawers.find(({ panel }) => !panel.hidden);
+  if (!drawer) return;
+  show(drawer.panel, false);
+  drawer.button.focus();
+}
 
-  /** Closes the drawer that lies over the page, if one does, and gives the focus back to its button. */
-  close() {
-    const drawer = NARROW.matches && this.#drawers.find(({ panel }) => !panel.hidden);
-    if (!drawer) return;
-    this.#toggle(drawer, false);
-    drawer.button.focus();
-  }
+function settle() {
+  for (const { panel } of drawers) panel.hidden = NARROW.matches;
+  update();
+}
 
-  #settle() {
-    for (const { panel } of this.#drawers) panel.hidden = NARROW.matches;
-    this.#update();
-  }
+function show(panel, shown) {
+  if (NARROW.matches) for (const drawer of drawers) drawer.panel.hidden = true;
+  panel.hidden = !shown;
+  update();
+  if (NARROW.matches && shown) panel.focus();
+}
 
-  #toggle(drawer, shown) {
-    if (NARROW.matches) for (const { panel } of this.#drawers) panel.hidden = true;
-    drawer.panel.hidden = !shown;
-    this.#update();
-    if (NARROW.matches && shown) drawer.panel.focus();
-  }
-
-  #update() {
-    const covered = NARROW.matches && this.#drawers.some(({ panel }) => !panel.hidden);
-    for (const { button, panel } of this.#drawers) button.ariaExpanded = String(!panel.hidden);
-    this.#main.inert = covered;
-    this.#backdrop.hidden = !covered;
-    this.#changed();
-  }
+function update() {
+  const covered = NARROW.matches && drawers.some(({ panel }) => !panel.hidden);
+  for (const { button, panel } of drawers) button.ariaExpanded = String(!panel.hidden);
+  main.inert = covered;
+  backdrop.hidden = !covered;
+  changed();
 }

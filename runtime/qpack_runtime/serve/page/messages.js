@@ -1,4 +1,4 @@
-/** The messages of the shown conversation. Drawing is gathered into one frame, and follows the end only for a reader who is there. */
+/** The shown messages, drawn at most once a frame. The page follows their end for a reader who is there. */
 
 import { element, icon } from "./element.js";
 import { renderMarkdown } from "./markdown.js";
@@ -62,10 +62,10 @@ function answer(message, again) {
   const summary = element("summary");
   const thoughts = element("div", { className: "text" });
   const thinking = element("details", {}, summary, thoughts);
-  const waiting = element("p", { className: "waiting" }, word("waiting"));
+  const waiting = element("p", { className: "waiting small" }, word("waiting"));
   const text = element("div", { className: "text" });
   const error = element("p", { className: "fault" });
-  const facts = element("p", { className: "facts" });
+  const facts = element("p", { className: "facts small" });
   const repeat = element("button", { type: "button", className: "quiet text", onclick: again });
   repeat.append(icon("again"), word("regenerate"));
   const foot = element("footer", {}, facts, repeat);

@@ -67,7 +67,7 @@ export async function readiness() {
   return { ready: false, phase: phase ?? `HTTP ${response.status}` };
 }
 
-/** POST /v1/chat/completions: yields the chunks of the answer. Throws ServerError, or AbortError once `signal` says so. */
+/** POST /v1/chat/completions: yields the chunks of the answer. Throws ServerError, or AbortError after `signal`. */
 export async function* chat(request, signal) {
   const body = JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } });
   const headers = { "content-type": "application/json" };

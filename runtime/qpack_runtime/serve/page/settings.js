@@ -1,4 +1,4 @@
-/** The sampling settings: kept in this browser, within the limits of their inputs, and written into requests as numbers. */
+/** The sampling settings: kept in this browser, within their limits, and sent as numbers. */
 
 import { element } from "./element.js";
 import { local } from "./storage.js";

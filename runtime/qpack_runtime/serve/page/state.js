@@ -3,12 +3,8 @@
 import { element } from "./element.js";
 import { number, word } from "./words.js";
 
-/** stats: the answer of GET /stats, or null before there is one. */
+/** stats: the answer of GET /stats. */
 export function renderState(node, stats) {
-  node.replaceChildren(...(stats ? state(stats) : [element("p", { className: "small" }, word("no_state"))]));
-}
-
-function state(stats) {
   const bundle = element("code", { title: stats.bundle_id }, stats.bundle_id.slice(0, 12));
   const facts = element(
     "dl",
@@ -16,7 +12,7 @@ function state(stats) {
     ...fact("state_model", stats.model),
     ...fact("state_bundle", bundle),
     ...fact("state_device", stats.device),
-    ...fact("state_context", word("state_tokens", { tokens: number(stats.context) })),
+    ...fact("state_context", number(stats.context)),
     ...fact("state_queue", word("state_of", { used: stats.waiting, all: stats.queue_limit })),
     ...fact("state_slots", word("state_of", { used: stats.running, all: stats.slots })),
   );
@@ -25,7 +21,7 @@ function state(stats) {
   const steps = stats.buckets.reduce((sum, bucket) => sum + bucket.steps, 0);
   const title = element("h3", {}, word("state_buckets"), element("small", {}, word("state_share")));
   const rows = stats.buckets.map((bucket) => row(bucket, steps));
-  return [facts, seats, title, element("ul", { className: "buckets", ariaLabel: word("state_buckets") }, ...rows)];
+  node.replaceChildren(facts, seats, title, element("ul", { className: "buckets" }, ...rows));
 }
 
 function fact(name, value) {

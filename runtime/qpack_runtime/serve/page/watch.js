@@ -13,7 +13,7 @@ export class Watch {
   #timer = 0;
   #visible = () => false;
 
-  /** report: called with {ready, phase} or {ready: false, unreachable: true}, {stats}, or {error}, a ServerError. */
+  /** report: called with {ready, phase}, without a phase if there is no server; with {stats}; or {error}, a ServerError. */
   constructor(report) {
     this.#report = report;
   }
@@ -23,7 +23,7 @@ export class Watch {
     if (this.#waiting) return;
     this.#waiting = true;
     for (;;) {
-      const state = await readiness().catch(() => ({ ready: false, unreachable: true }));
+      const state = await readiness().catch(() => ({ ready: false }));
       this.#report(state);
       if (state.ready) break;
       await pause(BOOT_MS);

@@ -4,17 +4,18 @@ import { local } from "./storage.js";
 
 const KEY = "qpack.language";
 const LANGUAGES = ["en", "zh"];
+const TAGS = { en: "en", zh: "zh-CN" };
 
 const WORDS = {
-  skip: ["Skip to the message field", "跳到消息输入框"],
+  other: ["中文", "English"],
   conversations: ["Conversations", "对话列表"],
   conversation: ["Conversation", "对话"],
   panel: ["Server and settings", "服务器与设置"],
   new: ["New conversation", "新对话"],
   kept: ["Conversations are kept in this browser only.", "对话只保存在此浏览器中。"],
   not_kept: [
-    "The browser's storage is full or forbidden, so this conversation is lost when the page closes. Export it, or delete others.",
-    "浏览器存储已满或被禁用，关闭页面后此对话将丢失。请导出它，或删除其他对话。",
+    "The browser can't keep this conversation: its storage is full or forbidden. Export it, or delete others.",
+    "浏览器存储已满或被禁用，无法保存此对话。请导出它，或删除其他。",
   ],
   delete: ["Delete “{title}”", "删除“{title}”"],
   deleted: ["“{title}” is deleted.", "已删除“{title}”。"],
@@ -45,34 +46,22 @@ const WORDS = {
   fact_answer: ["{tokens} answer", "回答 {tokens}"],
   fact_length: ["cut at the token limit", "已达词元上限"],
   fact_stopped: ["stopped", "已停止"],
-  error_unreachable: ["The server can't be reached. Is it running?", "无法连接服务器。它在运行吗？"],
+  error_unreachable: ["The server can't be reached.", "无法连接服务器。"],
   error_broken: [
-    "The connection broke before the answer was complete. What had come is kept.",
-    "回答尚未完成，连接已中断。已收到的内容会保留。",
+    "The connection broke before the answer was whole. What had come is kept.",
+    "回答未完成，连接已中断。已收到的内容会保留。",
   ],
   error_failed: ["The server failed: {message}", "服务器出错：{message}"],
   error_refused: ["The server refused this: {message}", "服务器拒绝了请求：{message}"],
-  error_full: [
-    "The server is busy and its queue is full. Try again in {seconds} s.",
-    "服务器繁忙，队列已满。请在 {seconds} 秒后重试。",
-  ],
+  error_full: ["The server is full. Try again in {seconds} s.", "服务器已满，请在 {seconds} 秒后重试。"],
   error_booting: ["The server isn't ready yet: {message}", "服务器尚未就绪：{message}"],
-  error_key: [
-    "The server asks for an API key, or doesn't know this one. Write it under “Access”.",
-    "服务器需要 API 密钥，或不认识此密钥。请在“访问”中填写。",
-  ],
-  booting: [
-    "The server is booting ({phase}). You can send as soon as it is ready.",
-    "服务器正在启动（{phase}），就绪后即可发送。",
-  ],
-  unreachable: ["The server can't be reached. Trying again…", "无法连接服务器，正在重试…"],
+  error_key: ["The server asks for an API key, or doesn't know this one.", "服务器需要 API 密钥，或不认识此密钥。"],
+  booting: ["The server is booting: {phase}. You can write already.", "服务器正在启动：{phase}。您可以先写消息。"],
   server: ["Server", "服务器"],
-  no_state: ["No news from the server yet.", "尚无服务器状态。"],
   state_model: ["Model", "模型"],
   state_bundle: ["Bundle", "模型包"],
   state_device: ["Device", "设备"],
   state_context: ["Context", "上下文"],
-  state_tokens: ["{tokens} tokens", "{tokens} 个词元"],
   state_slots: ["Slots in use", "使用中的槽位"],
   state_queue: ["Waiting", "排队"],
   state_of: ["{used} of {all}", "{used} / {all}"],
@@ -99,7 +88,6 @@ const WORDS = {
   off: ["Off", "关"],
   fault: ["{name} must be a number from {low} to {high}.", "{name}必须是 {low} 到 {high} 之间的数。"],
   fault_whole: ["{name} must be a whole number from {low} to {high}.", "{name}必须是 {low} 到 {high} 之间的整数。"],
-  access: ["Access", "访问"],
   key: ["API key", "API 密钥"],
   key_kept: ["Forgotten when this tab closes.", "关闭此标签页后即忘记。"],
 };
@@ -120,7 +108,7 @@ export function number(value, digits = 0) {
 
 /** Writes the static texts of index.html. */
 export function translate() {
-  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  document.documentElement.lang = TAGS[language];
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = word(node.dataset.text);
   for (const node of document.querySelectorAll("[data-label]")) {
     node.ariaLabel = word(node.dataset.label);
@@ -129,20 +117,9 @@ export function translate() {
   for (const node of document.querySelectorAll("[data-placeholder]")) node.placeholder = word(node.dataset.placeholder);
 }
 
-/** Makes `button` the switch to the other language; `changed` is called after each switch. */
-export function switchLanguage(button, changed) {
-  const other = () => (language === "zh" ? "en" : "zh");
-  const label = () => {
-    button.textContent = other() === "zh" ? "中文" : "English";
-    button.lang = other() === "zh" ? "zh-CN" : "en";
-  };
-  button.onclick = () => {
-    language = other();
-    local.set(KEY, language);
-    label();
-    translate();
-    changed();
-  };
-  label();
+/** Goes over to the other language, and remembers it. */
+export function switchLanguage() {
+  language = language === "en" ? "zh" : "en";
+  local.set(KEY, language);
   translate();
 }

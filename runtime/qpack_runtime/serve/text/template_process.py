@@ -141,7 +141,8 @@ class TemplateProcess:
         except (asyncio.IncompleteReadError, ConnectionError):
             said = (await child.stderr.read()).decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise InputError(
-                f"the process that renders the chat template did not start: {said or 'it was killed'}", where=TEMPLATE
+                f"the process for the chat template did not start: {said or 'it took too much time or memory'}",
+                where=TEMPLATE,
             ) from None
         if error := answer.get("error"):
             raise UsageError(error["message"], where=error["where"], remedy=error["remedy"])
