@@ -29,6 +29,7 @@ class ServerProcess:
         self.pid = self.process.pid
         self.log: list[dict[str, Any]] = []
         self.plain: list[str] = []
+        self._streams: list[Stream] = []
         self._said = threading.Condition()
         self._open = True  # whether more lines may come
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -40,6 +41,8 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.wait()
+        for stream in self._streams:
+            stream.close()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -70,16 +73,15 @@ class ServerProcess:
             data = None if body is None else json.dumps(body).encode("utf-8")
             connection.request("POST" if data else "GET", path, data, {"content-type": "application/json"})
             answer = connection.getresponse()
-            return (
-                answer.status,
-                json.loads(answer.read()),
-                {name.lower(): value for name, value in answer.headers.items()},
-            )
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return answer.status, json.loads(answer.read()), headers
         finally:
             connection.close()
 
     def stream(self, path: str, body: Any) -> "Stream":
-        return Stream(self.port, path, body)
+        """A POST whose answer is read while it is made; closed with the context at the latest."""
+        self._streams.append(stream := Stream(self.port, path, body))
+        return stream
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

@@ -33,7 +33,7 @@ def read_answer(due: float, pieces: Pieces, begin: float) -> Answer:
         for time, event in _events(answer, pieces):
             _take(answer, time - begin, event)
     except (h11.RemoteProtocolError, ValueError) as error:
-        answer.failure, answer.message = CUT_OFF, str(error)
+        answer.message = str(error)  # `failure` says how far it had come
     return answer
 
 

@@ -43,7 +43,7 @@ class Template:
             "raise_exception": _refuse,
             "strftime_now": now,
             "namespace": _Namespace,
-            "dict": _dict,
+            "dict": dict,
             "range": self._environment.globals["range"],  # the sandbox's own, of at most 100,000 numbers
         }
         self._environment.filters["tojson"] = _to_json

@@ -1,7 +1,6 @@
 """The life of a server process: listen, boot, serve, drain, end."""
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -27,6 +26,7 @@ from qpack_runtime.serve.model import ServedModel
 from qpack_runtime.serve.options import ServeOptions
 from qpack_runtime.serve.readiness import Readiness
 from qpack_runtime.serve.service import Service
+from qpack_runtime.serve.settle import settle
 from qpack_runtime.serve.text.template_process import TemplateProcess
 from qpack_schemas.errors import QpackError
 
@@ -99,12 +99,13 @@ class Process:
             return
         stopped.cancel()
         booted = self._booted.result()
+        self._readiness.watch.begin("template")
         await self._template.start()
+        self._readiness.watch.end()
         name = options.model_name or self._bundle.resolve().name
         service.served = served = ServedModel(booted, name, self._template, service.tokenizing)
         self._describe(booted, served)
-        gc.collect()
-        gc.freeze()  # what the boot made stays: later collections need not look at it
+        settle()
         self._metrics.gc_pause_seconds.install()
         self._readiness.booted = True
         self._metrics.set_ready(True)

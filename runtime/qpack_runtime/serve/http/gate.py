@@ -1,5 +1,6 @@
 """What every request passes: its id, who sent it, the headers of its answer, and its line in the log."""
 
+import asyncio
 import re
 import time
 import uuid
@@ -60,6 +61,9 @@ class Gate:
                 await error_response(refusal)(scope, receive, send_on)
             else:
                 await self._app(scope, receive, send_on)
+        except asyncio.CancelledError:  # the process ends and waits no longer
+            if not status:
+                await error_response(ApiError(503, "the server is shutting down", code="drain"))(scope, receive, send_on)
         finally:
             self._account(scope, 499 if scope["state"].get("left") else status or 500, time.perf_counter() - begin)
 

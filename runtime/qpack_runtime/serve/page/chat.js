@@ -139,6 +139,14 @@ function look() {
   watch.whileVisible(() => !$("side").hidden && document.visibilityState === "visible");
 }
 
+/** Keeps what has come of each answer, before the browser cuts its connection. */
+function leave() {
+  for (const { conversation, controller } of writing.values()) {
+    controller.abort();
+    save(conversation);
+  }
+}
+
 function open() {
   const id = location.hash.slice(1);
   if (id === conversation.id && conversation.messages.length) return;
@@ -189,13 +197,10 @@ $("export").onclick = () => exportConversation(conversation);
 $("key").value = apiKey();
 $("key").oninput = () => setApiKey($("key").value.trim());
 $("key").onchange = look;
-$("access").onsubmit = (event) => {
-  event.preventDefault();
-  look();
-};
+$("access").onsubmit = (event) => event.preventDefault();
 addEventListener("hashchange", open);
 addEventListener("storage", showList); // another tab has saved or deleted a conversation
 document.addEventListener("visibilitychange", look);
-addEventListener("pagehide", () => writing.forEach((one) => save(one.conversation)));
+for (const event of ["beforeunload", "pagehide"]) addEventListener(event, leave); // phones send only the second
 open();
 showServer();

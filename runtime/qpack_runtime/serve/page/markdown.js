@@ -44,16 +44,17 @@ function belongs(line = "") {
 }
 
 function inline(text) {
-  const nodes = [];
+  const nodes = document.createDocumentFragment();
   let plain = 0;
   for (const match of text.matchAll(INLINE)) {
-    nodes.push(text.slice(plain, match.index));
+    nodes.append(text.slice(plain, match.index));
     plain = match.index + match[0].length;
-    if (match[1]) nodes.push(element("code", {}, match[1]));
-    else if (match[2]) nodes.push(element("strong", {}, ...inline(match[2])));
-    else nodes.push(element("em", {}, ...inline(match[3])));
+    if (match[1]) nodes.append(element("code", {}, match[1]));
+    else if (match[2]) nodes.append(element("strong", {}, inline(match[2])));
+    else nodes.append(element("em", {}, inline(match[3])));
   }
-  return [...nodes, text.slice(plain)];
+  nodes.append(text.slice(plain));
+  return nodes;
 }
 
 function list(lines) {
@@ -63,7 +64,7 @@ function list(lines) {
   for (const line of lines) {
     const match = ITEM.exec(line);
     if (!match) {
-      if (line.trim()) item.append("\n", ...inline(line.trim()));
+      if (line.trim()) item.append("\n", inline(line.trim()));
       continue;
     }
     const [, space, mark, text] = match;
@@ -74,7 +75,7 @@ function list(lines) {
       (item ?? { append: (first) => (root = first) }).append(node);
       open.push({ indent: space.length, node });
     }
-    item = element("li", {}, ...inline(text));
+    item = element("li", {}, inline(text));
     open.at(-1).node.append(item);
   }
   return root;
@@ -82,10 +83,10 @@ function list(lines) {
 
 function build({ kind, lines }) {
   if (kind === "list") return list(lines);
-  if (kind === "paragraph") return element("p", {}, ...inline(lines.join("\n")));
+  if (kind === "paragraph") return element("p", {}, inline(lines.join("\n")));
   if (kind === "heading") {
     const [, marks, text] = HEADING.exec(lines[0]);
-    return element(marks.length < 3 ? "h3" : "h4", {}, ...inline(text));
+    return element(marks.length < 3 ? "h3" : "h4", {}, inline(text));
   }
   const [, mark, language] = FENCE.exec(lines[0]);
   const body = lines.slice(1, lines.at(-1).trim().startsWith(mark) && lines.length > 1 ? -1 : undefined);

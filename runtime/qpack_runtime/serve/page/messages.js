@@ -53,17 +53,17 @@ export class Messages {
 }
 
 function question(message) {
-  const text = element("div", { className: "text" });
+  const text = element("div", { className: "prose" });
   const node = element("article", { className: "question", ariaLabel: word("you") }, text);
   return { node, draw: () => (text.textContent = message.content) };
 }
 
 function answer(message, again) {
   const summary = element("summary");
-  const thoughts = element("div", { className: "text" });
+  const thoughts = element("div", { className: "prose" });
   const thinking = element("details", {}, summary, thoughts);
   const waiting = element("p", { className: "waiting small" }, word("waiting"));
-  const text = element("div", { className: "text" });
+  const text = element("div", { className: "prose" });
   const error = element("p", { className: "fault" });
   const facts = element("p", { className: "facts small" });
   const repeat = element("button", { type: "button", className: "quiet text", onclick: again });

@@ -19,8 +19,8 @@ export async function* events(body) {
         if (line === "" && data.length) {
           yield data.join("\n");
           data = [];
-        } else if (line.startsWith("data:")) {
-          data.push(line.slice(line[5] === " " ? 6 : 5));
+        } else if (/^data(:|$)/.test(line)) {
+          data.push(line.slice(5).replace(/^ /, ""));
         }
       }
       rest = rest.slice(used);

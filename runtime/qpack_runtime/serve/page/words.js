@@ -3,8 +3,7 @@
 import { local } from "./storage.js";
 
 const KEY = "qpack.language";
-const LANGUAGES = ["en", "zh"];
-const TAGS = { en: "en", zh: "zh-CN" };
+const LANGUAGES = ["en", "zh-CN"];
 
 const WORDS = {
   other: ["中文", "English"],
@@ -93,7 +92,7 @@ const WORDS = {
 };
 
 let language = local.get(KEY);
-if (!LANGUAGES.includes(language)) language = navigator.language.startsWith("zh") ? "zh" : "en";
+if (!LANGUAGES.includes(language)) language = LANGUAGES[Number(navigator.language.startsWith("zh"))];
 
 /** The text `key`, with each {name} replaced by values[name]. */
 export function word(key, values = {}) {
@@ -102,13 +101,12 @@ export function word(key, values = {}) {
 
 /** A number as the language writes it, rounded to `digits` decimals. */
 export function number(value, digits = 0) {
-  const style = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return value.toLocaleString(language, style);
+  return value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 /** Writes the static texts of index.html. */
 export function translate() {
-  document.documentElement.lang = TAGS[language];
+  document.documentElement.lang = language;
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = word(node.dataset.text);
   for (const node of document.querySelectorAll("[data-label]")) {
     node.ariaLabel = word(node.dataset.label);
@@ -119,7 +117,7 @@ export function translate() {
 
 /** Goes over to the other language, and remembers it. */
 export function switchLanguage() {
-  language = language === "en" ? "zh" : "en";
+  language = LANGUAGES.find((other) => other !== language);
   local.set(KEY, language);
   translate();
 }

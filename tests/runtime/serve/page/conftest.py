@@ -1,4 +1,4 @@
-"""Headless Chromium on the chat page. After each test the console must hold no complaint that the test didn't provoke."""
+"""Headless Chromium on the chat page. After a test the console must hold no complaint that it didn't provoke."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""A server for the tests of the chat page: it serves the page as the real one does, and each test writes the answers."""
+"""A server for the chat page's tests: it serves the page as the real one does, and each test writes the answers."""
 
 import asyncio
 import json
@@ -23,6 +23,14 @@ SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
+
+
+def bucket(program: str, rows: int, context: int, steps: int, seconds: float) -> dict[str, Any]:
+    name = f"{program}-b{rows}-c{context}"
+    sizes = {"name": name, "program": program, "rows": rows, "context": context}
+    return {**sizes, "ready": True, "steps": steps, "seconds": seconds}
+
+
 STATS = {
     "model": "Qwen3.5-2B",
     "bundle_id": "9f2c1ab7d0e45c8812aa34bb56cc78dd90ee12ff34aa56bb78cc90dd12ee34ff",
@@ -35,12 +43,12 @@ STATS = {
     "queue_limit": 64,
     "defaults": {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1},
     "buckets": [
-        {"name": "decode-b1-c512", "program": "decode", "rows": 1, "context": 512, "ready": True, "steps": 60, "seconds": 1.2},
-        {"name": "decode-b8-c512", "program": "decode", "rows": 8, "context": 512, "ready": True, "steps": 30, "seconds": 1.5},
-        {"name": "decode-b8-c2048", "program": "decode", "rows": 8, "context": 2048, "ready": True, "steps": 0, "seconds": 0},
-        {"name": "prefill-t256-c2048", "program": "prefill", "rows": 256, "context": 2048, "ready": True, "steps": 10, "seconds": 4},
+        bucket("decode", 1, 512, 60, 1.2),
+        bucket("decode", 8, 512, 30, 1.5),
+        bucket("decode", 8, 2048, 0, 0),
+        bucket("prefill", 256, 2048, 10, 4),
     ],
-}  # fmt: skip
+}
 
 
 def error_body(message: str) -> dict[str, Any]:

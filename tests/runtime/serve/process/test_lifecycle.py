@@ -37,8 +37,7 @@ process.Process._end = held
 SLOW_STEPS = """
 import time
 from qpack_runtime.engine import Engine
-decode = Engine.launch_decode
-def slow(self, slots):
+def slow(self, slots, decode=Engine.launch_decode):
     time.sleep(0.02)
     return decode(self, slots)
 Engine.launch_decode = slow
@@ -46,8 +45,8 @@ Engine.launch_decode = slow
 # The first step of the boot is the first decode step; the one of the `steps`th token of an answer fails.
 FAILING_STEP = """
 from qpack_runtime.engine import Engine
-decode, left = Engine.launch_decode, [{steps}]
-def failing(self, slots):
+left = [{steps}]
+def failing(self, slots, decode=Engine.launch_decode):
     left[0] -= 1
     if left[0] < 0:
         raise RuntimeError("the device is gone")
