@@ -20,12 +20,12 @@ demo: .venv/demo ## build a bundle of a tiny trained Qwen3.5, validate it, boot 
 
 # Two workers, and one thread in each: more only makes them fight for the cores. In a locale that has ASCII only, where an
 # open() that names no encoding is an error, also in child processes: what passes here passes anywhere. The regex library,
-# which transformers imports, opens nothing, but asks for the locale's codec.
+# which transformers imports, opens nothing, but asks for the locale's codec; schemathesis reads a schema of its own.
 test nightly: export OMP_NUM_THREADS = 1
 test nightly: export LC_ALL = C
 test nightly: export PYTHONUTF8 = 0
 test nightly: export PYTHONWARNDEFAULTENCODING = 1
-test nightly: export PYTHONWARNINGS = error::EncodingWarning,ignore::EncodingWarning:regex._main
+test nightly: export PYTHONWARNINGS = error::EncodingWarning,ignore::EncodingWarning:regex._main,ignore::EncodingWarning:schemathesis.config._validator
 
 test: .venv/dev .venv/system ## run the tests, without those that need minutes
 	$(BIN)/pytest -n 2 -m "not nightly"

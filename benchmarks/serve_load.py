@@ -42,7 +42,7 @@ SLOTS = 8  # of a server, where no bundle says how many
 @click.option(
     "--clients",
     type=click.IntRange(1),
-    help="That send their next request when an answer ends.  [default: all at once]",
+    help="Each sends its next request when an answer ends.  [default: all at once]",
 )
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Of all servers in turn.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of prompts and arrivals.")
@@ -79,7 +79,7 @@ def main(
         costs = _overhead(bundles[0], servers, shape, plan, rounds) if with_overhead else None
         result = {
             "host": describe(threads), "rounds": rounds, "load": _described(plan), "same_answers": check,
-            "servers": {server.name: server.facts for server in servers}, "rows": rows, "overhead": costs,
+            "servers": [{"name": server.name, **server.facts} for server in servers], "rows": rows, "overhead": costs,
         }  # fmt: skip
         click.echo(json.dumps(result, indent=1) if form == "json" else as_text(result))
 

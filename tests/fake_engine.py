@@ -61,6 +61,7 @@ class FakeEngine:
         self.chosen = [0] * self.slots
         self.unread = [0] * self.slots  # decode steps launched and not read, per slot
         self.steps: list[tuple[str, tuple[int, ...], int]] = []  # kind, slots, rows
+        self.last_bucket = ""
         self.before_launch: Callable[[], None] = lambda: None
         self.masks: dict[int, np.ndarray] = {}
         self.grammars: set[int] = set()
@@ -84,6 +85,7 @@ class FakeEngine:
         self.masks[slot] = bits
 
     def launch_chunk(self, slot: int, start: int, tokens: Sequence[int]) -> Pending:
+        self.last_bucket = "prefill"
         self.before_launch()
         assert not self.unread[slot]
         assert start in (0, len(self.consumed[slot])), "a prompt goes on where the slot is, or begins anew"
@@ -94,6 +96,7 @@ class FakeEngine:
         return Pending([self._choose(slot)], "prefill", (slot,), advances=False)
 
     def launch_decode(self, slots: Sequence[int]) -> Pending:
+        self.last_bucket = "decode"
         self.before_launch()
         assert len(set(slots)) == len(slots) <= self.rows
         for slot in slots:

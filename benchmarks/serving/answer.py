@@ -1,4 +1,4 @@
-"""What a server answered, read from the pieces in which it came: text, tokens, and when each piece of text was there."""
+"""What a server answered, read from the pieces in which it came: text, tokens, and when each bit of text was there."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def read_answer(due: float, pieces: Pieces, begin: float) -> Answer:
 
 
 def _events(answer: Answer, pieces: Pieces) -> Iterator[tuple[float, bytes]]:
-    """The data of each server-sent event, with the time of its last byte. An answer that is no stream is taken whole."""
+    """The data of each server-sent event, with the time at which its line was whole."""
     connection, _ = open_exchange("", 0, 0)
     connection.send(h11.EndOfMessage())
     rest = b""

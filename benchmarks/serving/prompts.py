@@ -1,4 +1,4 @@
-"""What is asked: the same prompts for every server, others in every round, so that no server finds them in its cache."""
+"""What is asked: the same prompts for all servers, others in every round, so that no server finds one in its cache."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -15,19 +15,20 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row of figures for each server; `ratio`: its tokens per second over those of the first, None where that has
     none. With `check` each request of a round is sent alone before, and QpackError raised where its answer differs."""
-    sent: dict[str, list[Sent]] = {server.name: [] for server in servers}
+    sent: list[list[Sent]] = [[] for _ in servers]
     for server in servers:
         with server.awake():
             send(plan.wave(server, rounds, 1))  # what the first request of all pays for; its prompt never comes again
     for number in range(rounds):
         first = number % len(servers)  # nobody always comes first
-        for server in [*servers[first:], *servers[:first]]:
+        for index in [*range(first, len(servers)), *range(first)]:
+            server = servers[index]
             say(f"round {number + 1} of {rounds}: {server.name}")
             with server.awake():
                 alone = send(plan.one_by_one(server, number)).answers if check else []
-                sent[server.name].append(send(plan.load(server, number)))
+                sent[index].append(send(plan.load(server, number)))
             if check:
-                require_same(server.name, alone, sent[server.name][-1].answers)
-    rows = [figures(server.name, sent[server.name], plan.answer_tokens) for server in servers]
+                require_same(server.name, alone, sent[index][-1].answers)
+    rows = [figures(server.name, of_one, plan.answer_tokens) for server, of_one in zip(servers, sent, strict=True)]
     base = rows[0]["tokens_per_s"]
     return [row | {"ratio": row["tokens_per_s"] / base if base else None} for row in rows]

@@ -1,4 +1,4 @@
-"""The servers that are measured: ours, llama.cpp's, or one that runs already; each stands still while another's turn is.
+"""The servers that are measured: ours, llama.cpp's, or one that runs already; one stands still in another's turn.
 
 llama-server is in no package; it is compiled for this host from the source that llama-cpp-python brings, the same
 llama.cpp as benchmarks/requirements.txt names:
@@ -125,10 +125,7 @@ def _started(
 ) -> Generator[Server]:
     """A process that says its port in its log, matched by `listening`, and answers 200 at `ready` when it is. It stands
     still first. Raises QpackError with the end of its log if it ends before."""
-    with (
-        _log() as log,
-        _ended(subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent)) as process,
-    ):
+    with _log() as log, _process(command, log) as process:
         port = 0
         while not port or Server(name, HOST, port).get(ready)[0] != 200:
             text = _read(log)
@@ -143,9 +140,9 @@ def _started(
 
 
 @contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Generator[subprocess.Popen[bytes]]:
-    """Ends it behind the block, as SIGTERM does."""
-    with process:
+def _process(command: Sequence[str], log: int) -> Generator[subprocess.Popen[bytes]]:
+    """Ended by SIGTERM behind the block."""
+    with subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent) as process:
         try:
             yield process
         finally:

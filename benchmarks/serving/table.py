@@ -24,8 +24,8 @@ def _head(report: dict[str, Any]) -> Iterator[str]:
         f"{report['rounds']} rounds of {load['requests']} requests, prompts of {prompts}, answers of "
         f"{load['answer_tokens']} tokens, {load['arrivals']}, seed {load['seed']}"
     )
-    for name, facts in report["servers"].items():
-        yield f"{name}: {'; '.join(facts.values()) or 'runs already'}"
+    for server in report["servers"]:
+        yield f"{server['name']}: {server.get('version', 'runs already')}"
     if report["same_answers"]:
         yield "every answer is the one that its request gets alone"
 
@@ -57,8 +57,8 @@ def _overhead(overhead: dict[str, Any] | None) -> Iterator[str]:
     yield ""
     yield f"batch {overhead['batch']}, about {overhead['context']} tokens in the cache:"
     yield (
-        f"  decode {overhead['server_tokens_per_s']:.1f} tokens/s over HTTP, {overhead['executor_tokens_per_s']:.1f} by "
-        f"the executor alone: {100 * overhead['share']:.1f} %"
+        f"  decode {overhead['server_tokens_per_s']:.1f} tokens/s over HTTP, "
+        f"{overhead['executor_tokens_per_s']:.1f} by the executor alone: {100 * overhead['share']:.1f} %"
     )
     yield (
         f"  the engine thread's own work between two steps: {host['mean']:.3f} ms, p99 {host['p99']:.3f} ms, "

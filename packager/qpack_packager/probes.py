@@ -60,14 +60,22 @@ def _digest(template: str, messages: Sequence[Message]) -> str | None:
     environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: form}
     environment.filters["tojson"] = _to_json
     try:
-        prompt = environment.from_string(template).render(messages=messages, add_generation_prompt=True)
+        prompt = environment.from_string(template).render(
+            messages=messages, tools=None, documents=None, add_generation_prompt=True
+        )
     except Exception:  # a template can raise whatever Python's operators do
         return None
     return hashlib.sha256(prompt.encode("utf-8")).hexdigest()
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -43,7 +43,7 @@ class Template:
             "raise_exception": _refuse,
             "strftime_now": now,
             "namespace": _Namespace,
-            "dict": dict,
+            "dict": _dict,
             "range": self._environment.globals["range"],  # the sandbox's own, of at most 100,000 numbers
         }
         self._environment.filters["tojson"] = _to_json
@@ -84,8 +84,8 @@ class Template:
             )
         try:
             prepared = [self._prepared(message, f"messages[{index}]") for index, message in enumerate(messages)]
-            given = {"messages": prepared, "tools": tools, "add_generation_prompt": True}
-            return _joined(self._template.generate({"documents": None} | dict(variables) | given), most_characters)
+            given = {"messages": prepared, "tools": tools, "documents": None, "add_generation_prompt": True}
+            return _joined(self._template.generate(given | dict(variables)), most_characters)
         except QpackError:
             raise
         except MemoryError:

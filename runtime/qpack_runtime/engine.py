@@ -68,6 +68,7 @@ class Engine:
         self.vocab = manifest["model"]["real_vocab_size"]
         self.positions = [0] * self.slots  # of the next row, per slot
         self.runs: Counter[str] = Counter()  # bucket -> steps
+        self.last_bucket = ""  # of the last launch, also of one that failed
         self._asked_logprobs = [False] * self.slots
         self._buckets = {
             kind: sorted(
@@ -197,6 +198,7 @@ class Engine:
         )
 
     def _launch(self, bucket: str) -> Any:
+        self.last_bucket = bucket
         ticket = self.executor.launch(bucket)
         self.runs[bucket] += 1
         return ticket

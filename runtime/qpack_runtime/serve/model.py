@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from qpack_runtime.boot import Booted
+from qpack_runtime.chat import check_messages
 from qpack_runtime.detokenizer import Detokenizer
 from qpack_runtime.sampling_options import SamplingOptions
 from qpack_runtime.serve.engine.job import Grammar
@@ -54,7 +55,7 @@ class ServedModel:
         variables: Mapping[str, Any],
     ) -> str:
         """The prompt of a conversation. Raises UsageError if the template refuses it."""
-        return await self._template.render(messages, tools, variables)
+        return await self._template.render(check_messages(list(messages), "messages"), tools, variables)
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of tokens, whole characters only."""

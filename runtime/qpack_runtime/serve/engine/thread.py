@@ -99,6 +99,8 @@ class EngineThread(threading.Thread):
             self._serve()
         except BaseException as error:  # whatever it is, nobody may wait for this thread any longer
             failure = error
+            if self.busy_since is not None:
+                self._metrics.step_failed(self._engine.last_bucket)
             for job in self._jobs:
                 self._outbox.append((job, Failed(QpackError("the engine has stopped after an error"))))
             self._deliver(self._outbox)

@@ -41,8 +41,9 @@ class Decode:
         jobs = await self._jobs(request, [ids], decoding)
         parts = [Part(index, len(ids)) for index in range(len(jobs))]
         if asked.use_tools:
+            thinking = text.rstrip().endswith("<think>")  # as Qwen3.5's prompts do
             for part in parts:
-                part.tool_parser = ToolCallParser(asked.tools or [])
+                part.tool_parser = ToolCallParser(asked.tools or [], thinking=thinking)
         return self._answer(jobs, parts, decoding, ChatShape)
 
     async def completion(self, request: Request) -> Response:

@@ -1,5 +1,7 @@
 """The endpoints that tell of the server itself: health, metrics, and the page's view of the engine."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,7 +29,8 @@ class State:
         return json_response(body, status)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._service.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        text = await asyncio.to_thread(self._service.metrics.render)  # milliseconds, and a GPU's driver is asked
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def stats(self, request: Request) -> Response:
         self._service.require_ready()

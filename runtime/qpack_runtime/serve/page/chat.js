@@ -1,4 +1,4 @@
-/** The chat page: which conversation is shown, what is being written, and how the parts of the page hear of it. */
+/** The chat page: what is shown, what is being written, and how the parts of the page hear of it. */
 
 import { blankAnswer, writeAnswer } from "./answer.js";
 import { Composer } from "./composer.js";
@@ -88,7 +88,7 @@ function heal(error) {
   $("key").focus();
 }
 
-/** Says once, for those who don't see the page, that an answer has ended and what it says. */
+/** Says once, for those who don't see the page, how an answer has ended. */
 function announce(message) {
   const key = message.finish === "stopped" ? "stopped" : "finished";
   const text = splitThought(message.content).text;

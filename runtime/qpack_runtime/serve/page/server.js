@@ -59,7 +59,7 @@ export async function stats() {
   return response.json();
 }
 
-/** GET /readyz: {ready, phase}, where the phase of a booting server is its own word for what it does. */
+/** GET /readyz: {ready, phase}; the phase is the server's own word for what it does. */
 export async function readiness() {
   const response = await ask("readyz");
   if (response.ok) return { ready: true };

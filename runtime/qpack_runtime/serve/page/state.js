@@ -32,11 +32,11 @@ function row(bucket, steps) {
   const share = steps ? bucket.steps / steps : 0;
   const fill = element("i");
   fill.style.width = `${share * 100}%`;
-  const each = bucket.steps ? number((bucket.seconds / bucket.steps) * 1000, 1) : "";
-  const used = bucket.steps ? word("state_steps", { steps: number(bucket.steps), time: each }) : word("state_unused");
+  const time = number((1000 * bucket.seconds) / bucket.steps, 1);
+  const used = bucket.steps ? word("state_steps", { steps: number(bucket.steps), time }) : word("state_unused");
   return element(
     "li",
-    { className: bucket.ready ? "" : "off" },
+    {},
     element("code", {}, bucket.name),
     element("b", {}, `${number(share * 100)} %`),
     element("span", { className: "bar", ariaHidden: "true" }, fill),

@@ -165,6 +165,7 @@ def test_an_error_of_the_engine_fails_every_job_and_ends_the_thread(engine: Fake
     server.submit(*jobs)
     server.ended.wait()
     assert isinstance(server.failure, RuntimeError)
+    assert server.metrics.registry.get_sample_value("qpack_graph_replay_failures_total") == 1
     assert all(isinstance(server.events[one][-1], Failed) for one in jobs)
 
 

@@ -75,7 +75,7 @@ def test_a_server_that_restarts_is_noticed_by_the_next_request(page: Page, serve
     answered(page, server)
     page.get_by_role("button", name="Server and settings").click()  # hidden, so that only a request can notice
     server.phase = "weights"
-    server.refusals.append(JSONResponse(error_body("Booting."), 503))
+    server.refusals.append(JSONResponse(error_body("Not yet."), 503))
     field(page).fill("And?")
     field(page).press("Enter")
     expect(page.get_by_role("status").filter(has_text="booting: weights")).to_be_visible()

@@ -27,7 +27,7 @@ ATTACKS = """<script>window.hit = 1</script>
 
 [link](javascript:alert(1)) &lt;b&gt; <think><script>window.hit = 6</script></think>"""
 ALLOWED = {"P", "H3", "H4", "PRE", "CODE", "STRONG", "EM", "UL", "OL", "LI"}
-WORD = st.text("abcxyzäß你好<&>\"'", min_size=1, max_size=6)
+WORD = st.text("abcxyzäß你好<&\"'", min_size=1, max_size=6)
 INLINE = st.one_of(WORD, WORD.map("**{}**".format), WORD.map("`{}`".format))
 LINE = st.lists(INLINE, min_size=1, max_size=5).map(" ".join)
 LISTS = st.tuples(st.sampled_from(["- {}", "* {}", "1. {}"]), st.lists(LINE, min_size=1, max_size=4))

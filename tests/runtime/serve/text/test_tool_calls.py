@@ -119,6 +119,7 @@ bookings = st.fixed_dictionaries(
 
 
 @given(names, st.dictionaries(st.text(max_size=4), json_values, max_size=4))
+@example("say", {"text": 'he said "</tool_call>"'})
 @example("write", {"text": '</tool_call><tool_call>\n<think>\\"\\'})
 def test_any_json_call_comes_out_with_its_arguments(name: str, arguments: dict[str, Any]):
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
