@@ -62,7 +62,7 @@ class FakeEngine:
         self.unread = [0] * self.slots  # decode steps launched and not read, per slot
         self.steps: list[tuple[str, tuple[int, ...], int]] = []  # kind, slots, rows
         self.last_bucket = ""
-        self.before_launch: Callable[[], None] = lambda: None
+        self.before_launch: Callable[[], object] = lambda: None
         self.masks: dict[int, np.ndarray] = {}
         self.grammars: set[int] = set()
 

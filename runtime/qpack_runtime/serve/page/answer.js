@@ -8,8 +8,8 @@ export function blankAnswer() {
 }
 
 /**
- * Fills `message` until the answer ends, calling `changed` after each piece. Errors end in message.error as a text of
- * words.js. facts: first (seconds to the first token), rate (tokens per second after it), prompt, cached, answer (tokens).
+ * Fills `message` until the answer ends, calling `changed` after each piece. An error ends in message.error, as a text
+ * of words.js. facts: first (seconds to the first token), rate (tokens/s after it), prompt, cached, answer (tokens).
  */
 export async function writeAnswer(message, request, signal, changed) {
   const asked = performance.now();

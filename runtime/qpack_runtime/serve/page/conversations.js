@@ -1,4 +1,4 @@
-/** The conversations that this browser keeps, each under a key of its own, so that two tabs don't overwrite each other. */
+/** The conversations in this browser, each under its own key, so that two tabs don't overwrite each other. */
 
 import { local } from "./storage.js";
 

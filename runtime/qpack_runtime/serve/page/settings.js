@@ -101,7 +101,8 @@ export class Settings {
 }
 
 function numberInput(parent, name, [min, max, step, empty]) {
-  const input = element("input", { type: "number", name, min, max, step, inputMode: step === 1 ? "numeric" : "decimal" });
+  const inputMode = step === 1 ? "numeric" : "decimal";
+  const input = element("input", { type: "number", name, min, max, step, inputMode });
   if (empty) input.dataset.placeholder = empty;
   const label = element("span");
   label.dataset.text = name;

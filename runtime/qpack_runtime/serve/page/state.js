@@ -17,7 +17,9 @@ export function renderState(node, stats) {
     ...fact("state_slots", word("state_of", { used: stats.running, all: stats.slots })),
   );
   const seats = element("div", { className: "seats", ariaHidden: "true" });
-  for (let slot = 0; slot < stats.slots; slot++) seats.append(element("i", { className: slot < stats.running ? "used" : "" }));
+  for (let slot = 0; slot < stats.slots; slot++) {
+    seats.append(element("i", { className: slot < stats.running ? "used" : "" }));
+  }
   const steps = stats.buckets.reduce((sum, bucket) => sum + bucket.steps, 0);
   const title = element("h3", {}, word("state_buckets"), element("small", {}, word("state_share")));
   const rows = stats.buckets.map((bucket) => row(bucket, steps));

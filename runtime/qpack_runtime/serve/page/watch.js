@@ -13,7 +13,7 @@ export class Watch {
   #timer = 0;
   #visible = () => false;
 
-  /** report: called with {ready, phase}, without a phase if there is no server; with {stats}; or {error}, a ServerError. */
+  /** report: called with {ready, phase}, no phase if there is no server; with {stats}; or {error}, a ServerError. */
   constructor(report) {
     this.#report = report;
   }

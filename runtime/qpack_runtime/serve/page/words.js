@@ -27,7 +27,6 @@ const WORDS = {
   ],
   prompt: ["Message", "消息"],
   prompt_hint: ["Write a message…", "输入消息…"],
-  keys: ["Enter sends, Shift + Enter begins a new line.", "Enter 发送，Shift + Enter 换行。"],
   send: ["Send", "发送"],
   stop: ["Stop", "停止"],
   you: ["You", "你"],

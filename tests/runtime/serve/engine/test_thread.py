@@ -1,81 +1,28 @@
 """The engine thread: what it boots, what it delivers, and that nobody waits for it when it is gone."""
 
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from engine_server import EngineServer
 from fake_engine import END, VOCAB, FakeEngine, FakeExecutor, FakeTokenBytes, alone
 from qpack_runtime.sampling_options import SamplingOptions
-from qpack_runtime.serve.engine.job import Event, Failed, Finished, Job, Piece, Started
-from qpack_runtime.serve.engine.thread import Delivery, EngineThread
-from qpack_runtime.serve.metrics import Metrics
+from qpack_runtime.serve.engine.job import Failed, Finished, Job, Piece, Started
 from qpack_schemas.errors import QpackError
 
 
-class Server:
-    """An engine thread on a fake engine. Events are kept; `over` waits for the end of jobs."""
-
-    def __init__(self, engine: FakeEngine, boot: Callable | None = None):
-        self.events: dict[Job, list[Event]] = {}
-        self.batches: list[Delivery] = []
-        self.ended = threading.Event()
-        self.failure: BaseException | None = None
-        self._changed = threading.Condition()
-        rows = {"prefill": engine.chunk_sizes[-1], "decode": engine.rows}
-        manifest = {
-            "model": {"eos_token_ids": [END]},
-            "buckets": [{"name": name, "rows": count} for name, count in rows.items()],
-        }
-        self.metrics = Metrics([])
-        self.metrics.booted(
-            version="", bundle_id="", model="", device="cpu", buckets=rows, slots=engine.slots, queue_limit=1,
-            arena_bytes={}, phase_seconds={}, capture_seconds=0.0,
-        )  # fmt: skip
-        booted = SimpleNamespace(
-            engine=engine, token_bytes=FakeTokenBytes(), bundle=SimpleNamespace(manifest=manifest)
-        )
-        self.thread = EngineThread(
-            boot or (lambda: booted), metrics=self.metrics, longest_wait=0.1, on_booted=lambda booted: None,
-            deliver=self._deliver, on_end=self._end,
-        )  # fmt: skip
-        self.thread.start()
-
-    def submit(self, *jobs: Job) -> None:
-        self.thread.submit(jobs)
-
-    def over(self, *jobs: Job) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: all(self._is_over(one) for one in jobs))
-
-    def begun(self, one: Job) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: any(isinstance(event, Piece) for event in self.events.get(one, [])))
-
-    def output(self, one: Job) -> list[int]:
-        end = self.events[one][-1]
-        assert isinstance(end, Finished)
-        return list(end.output)
-
-    def stop(self) -> None:
-        self.thread.stop(QpackError("the test is over"))
-        self.ended.wait()
-
-    def _is_over(self, one: Job) -> bool:
-        return bool(self.events.get(one)) and isinstance(self.events[one][-1], (Finished, Failed))
-
-    def _deliver(self, batch: Delivery) -> None:
-        with self._changed:
-            self.batches.append(list(batch))
-            for one, event in batch:
-                self.events.setdefault(one, []).append(event)
-            self._changed.notify_all()
-
-    def _end(self, error: BaseException | None) -> None:
-        self.failure = error
-        self.ended.set()
+def server_on(engine: FakeEngine) -> EngineServer:
+    """An engine thread on a fake engine."""
+    rows = {"prefill": engine.chunk_sizes[-1], "decode": engine.rows}
+    manifest = {
+        "model": {"eos_token_ids": [END]},
+        "buckets": [{"name": name, "rows": count} for name, count in rows.items()],
+        "capture_order": list(rows),
+    }
+    bundle = SimpleNamespace(manifest=manifest)
+    return EngineServer(SimpleNamespace(engine=engine, token_bytes=FakeTokenBytes(), bundle=bundle, device="cpu"))
 
 
 def job(prompt: list[int], most: int, seed: int = 0, **fields) -> Job:
@@ -100,7 +47,7 @@ def engine(request: pytest.FixtureRequest) -> FakeEngine:
 
 
 def test_many_jobs_from_many_threads_get_what_each_gets_alone(engine: FakeEngine):
-    server = Server(engine)
+    server = server_on(engine)
     crowds = [[job([1 + i, j], 20, seed=i * j) for j in range(25)] for i in range(8)]
     threads = [threading.Thread(target=server.submit, args=crowd) for crowd in crowds]
     for thread in threads:
@@ -117,7 +64,7 @@ def test_many_jobs_from_many_threads_get_what_each_gets_alone(engine: FakeEngine
 
 
 def test_what_a_step_gave_comes_in_one_batch(engine: FakeEngine):
-    server = Server(engine)
+    server = server_on(engine)
     jobs = [long_job([1, i], 30) for i in range(4)]
     server.submit(*jobs)
     server.over(*jobs)
@@ -129,7 +76,7 @@ def test_what_a_step_gave_comes_in_one_batch(engine: FakeEngine):
 
 def test_a_cancelled_job_fails_and_gives_its_slot_to_the_next(engine: FakeEngine):
     engine.slots = 1
-    server, pause = Server(engine), Pause(engine)
+    server, pause = server_on(engine), Pause(engine)
     first, second = long_job([1, 2], 100), job([3], 5)
     server.submit(first, second)
     server.begun(first)
@@ -144,7 +91,7 @@ def test_a_cancelled_job_fails_and_gives_its_slot_to_the_next(engine: FakeEngine
 
 
 def test_cancelling_what_is_over_does_nothing(engine: FakeEngine):
-    server = Server(engine)
+    server = server_on(engine)
     one = job([1], 3)
     server.submit(one)
     server.over(one)
@@ -154,7 +101,7 @@ def test_cancelling_what_is_over_does_nothing(engine: FakeEngine):
 
 
 def test_an_error_of_the_engine_fails_every_job_and_ends_the_thread(engine: FakeEngine):
-    server = Server(engine)
+    server = server_on(engine)
     jobs = [long_job([1, i], 100) for i in range(6)]  # two of them wait
 
     def fail() -> None:
@@ -173,13 +120,13 @@ def test_a_boot_that_fails_is_told():
     def boot():
         raise QpackError("the bundle is damaged")
 
-    server = Server(FakeEngine(), boot)
+    server = EngineServer(None, boot)
     server.ended.wait()
     assert isinstance(server.failure, QpackError)
 
 
 def test_stopping_fails_what_is_there_and_is_no_failure_itself(engine: FakeEngine):
-    server, pause = Server(engine), Pause(engine)
+    server, pause = server_on(engine), Pause(engine)
     one = long_job([1], 100)
     server.submit(one)
     server.begun(one)
@@ -207,7 +154,7 @@ class Even:
 
 
 def test_a_grammar_masks_every_choice_and_sees_every_token(engine: FakeEngine):
-    server = Server(engine)
+    server = server_on(engine)
     one, other = job([1, 2], 20, grammar=Even()), long_job([5], 60)
     server.submit(one, other)
     server.over(one, other)
@@ -224,7 +171,7 @@ def test_a_grammar_that_gives_up_fails_its_own_job_only(engine: FakeEngine):
         def accept(self, token: int) -> None:
             raise QpackError("the grammar is too complex")
 
-    server = Server(engine)
+    server = server_on(engine)
     one, other = job([1, 2], 20, grammar=Broken()), long_job([5], 30)
     server.submit(one, other)
     server.over(one, other)
@@ -234,7 +181,7 @@ def test_a_grammar_that_gives_up_fails_its_own_job_only(engine: FakeEngine):
 
 
 def test_steps_rows_and_tokens_are_counted(engine: FakeEngine):
-    server = Server(engine)
+    server = server_on(engine)
     jobs = [long_job([1, i], 10) for i in range(4)]
     server.submit(*jobs)
     server.over(*jobs)

@@ -4,10 +4,10 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 from runtime.serve.process.questions import Question, Said, said
-from runtime.serve.process.wire import Wire, request
+from runtime.serve.process.wire import Wire, connected, request
 from runtime.serve.process.wrong_requests import GARBAGE, HUGE, WRONG, Wrong
 
 CLOSE = "connection: close\r\n"
@@ -71,7 +71,7 @@ class _Client:
 
     async def slow(self) -> None:
         question, alone = self._rng.choice(self._known)
-        async with self._wire(narrow=True) as wire:
+        async with connected(self._port, narrow=True) as wire:
             await wire.send(question.sent(stream=True, headers=CLOSE))
             await self._check(await wire.bytewise(), alone)
 
@@ -79,20 +79,20 @@ class _Client:
         await self._held(self._sent(), narrow=True)
 
     async def leaves_at_once(self) -> None:
-        async with self._wire(reset=self._rng.random() < 0.5) as wire:
+        async with connected(self._port, reset=self._rng.random() < 0.5) as wire:
             await wire.send(self._sent())
 
     async def leaves_while_it_waits(self) -> None:
         """Often before the first token: what waits for a slot, or has just begun."""
-        async with self._wire(reset=self._rng.random() < 0.5) as wire:
+        async with connected(self._port, reset=self._rng.random() < 0.5) as wire:
             await wire.send(self._sent())
-            async with self._wire() as other:
+            async with connected(self._port) as other:
                 await other.send(request("/livez", method="GET", headers=CLOSE))
                 await other.response()
 
     async def leaves_after_the_first_piece(self) -> None:
         question, _ = self._rng.choice(self._known)
-        async with self._wire(reset=self._rng.random() < 0.5) as wire:
+        async with connected(self._port, reset=self._rng.random() < 0.5) as wire:
             await wire.send(question.sent(stream=True))
             status, headers = await wire.head()
             await anext(wire.pieces(headers))
@@ -107,7 +107,7 @@ class _Client:
 
     async def wrong(self) -> None:
         wrong = HUGE if self._rng.random() < 0.01 else self._rng.choice(WRONG)
-        async with self._wire() as wire:
+        async with connected(self._port) as wire:
             try:
                 await wire.send(wrong.data)
                 status, _ = await wire.head()
@@ -121,7 +121,7 @@ class _Client:
     async def pipelines(self) -> None:
         """A right request with something else behind it: first its answer comes, whole."""
         question, alone = self._rng.choice(self._known)
-        async with self._wire() as wire:
+        async with connected(self._port) as wire:
             await wire.send(question.sent(stream=True) + self._rng.choice(GARBAGE))
             await self._check(wire, alone)
             with suppress(*GONE):
@@ -129,7 +129,7 @@ class _Client:
 
     async def _held(self, data: bytes, *, narrow: bool = False) -> None:
         """Sends no more than `data` and reads nothing, while another request is answered."""
-        async with self._wire(narrow=narrow) as wire:
+        async with connected(self._port, narrow=narrow) as wire:
             await wire.send(data)
             await self.polite()
 
@@ -155,11 +155,3 @@ class _Client:
 
     def _problem(self, problem: str) -> None:
         self._crowd.problems.append(problem)
-
-    @asynccontextmanager
-    async def _wire(self, *, narrow: bool = False, reset: bool = False):
-        wire = await Wire.open(self._port, narrow=narrow)
-        try:
-            yield wire
-        finally:
-            wire.close(reset=reset)

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.serve.process.crowd import Crowd, Known
 from runtime.serve.process.questions import questions, said
-from runtime.serve.process.wire import Wire, request
+from runtime.serve.process.wire import connected, request
 from server_process import ServerProcess
 
 SEED = 20_240_229
@@ -27,25 +27,23 @@ def bundle(tiny_bundle: Callable[[str], Path]) -> Path:
 async def answered_alone(port: int) -> Known:
     """Each question with its answer, while nothing else runs."""
     known = []
-    wire = await Wire.open(port)
-    for question in questions(random.Random(SEED), QUESTIONS):
-        await wire.send(question.sent(stream=False))
-        response = await wire.response()
-        assert response.status == 200, (question, response)
-        known.append((question, said(response)))
-    wire.close()
+    async with connected(port) as wire:
+        for question in questions(random.Random(SEED), QUESTIONS):
+            await wire.send(question.sent(stream=False))
+            response = await wire.response()
+            assert response.status == 200, (question, response)
+            known.append((question, said(response)))
     return known
 
 
 async def idle(port: int) -> None:
     """Waits until nothing runs or waits."""
-    wire = await Wire.open(port)
-    while True:
-        await wire.send(request("/stats", method="GET"))
-        stats = (await wire.response()).json()
-        if not stats["running"] and not stats["waiting"]:
-            break
-    wire.close()
+    async with connected(port) as wire:
+        busy = True
+        while busy:
+            await wire.send(request("/stats", method="GET"))
+            stats = (await wire.response()).json()
+            busy = stats["running"] or stats["waiting"]
 
 
 def settled(server: ServerProcess, sockets: int) -> tuple[list[str], int, int]:

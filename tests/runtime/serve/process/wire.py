@@ -5,6 +5,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +80,23 @@ class Wire:
         come.feed_eof()
         return Wire(come, self._writer)
 
+    async def has_ended(self) -> None:
+        """Waits until the server closes the connection. Raises AssertionError if it sends anything before."""
+        with suppress(ConnectionError):
+            assert not await self._reader.read(1)
+
     def close(self, *, reset: bool = False) -> None:
         if reset and (connection := self._writer.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self._writer.transport.abort()
         self._writer.close()
+
+
+@asynccontextmanager
+async def connected(port: int, *, narrow: bool = False, reset: bool = False) -> AsyncIterator[Wire]:
+    """A connection that is closed at the end, or reset."""
+    wire = await Wire.open(port, narrow=narrow)
+    try:
+        yield wire
+    finally:
+        wire.close(reset=reset)
