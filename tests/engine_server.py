@@ -13,7 +13,7 @@ from qpack_schemas.errors import QpackError
 class EngineServer:
     """Runs the thread on `booted`, or on what `boot` gives. `over` waits for the end of jobs."""
 
-    def __init__(self, booted: Any, boot: Callable[[], Any] | None = None):
+    def __init__(self, booted: Any, boot: Callable[..., Any] | None = None):
         self.events: dict[Job, list[Event]] = {}
         self.batches: list[Delivery] = []
         self.ended = threading.Event()
@@ -25,8 +25,9 @@ class EngineServer:
                 version="", bundle_id="", model="", device=booted.device, slots=booted.engine.slots, queue_limit=1,
                 buckets=booted.bundle.manifest["capture_order"], arena_bytes={}, phase_seconds={}, capture_seconds=0.0,
             )  # fmt: skip
+        give_booted: Callable[[], Any] = boot or (lambda: booted)
         self.thread = EngineThread(
-            boot or (lambda: booted), metrics=self.metrics, longest_wait=0.1, on_booted=lambda booted: None,
+            give_booted, metrics=self.metrics, longest_wait=0.1, on_booted=lambda booted: None,
             deliver=self._deliver, on_end=self._end,
         )  # fmt: skip
         self.thread.start()

@@ -33,11 +33,12 @@ def allowed(grammar: Grammar, words: int = WORDS) -> np.ndarray:
 
 
 def random_text(grammar: Grammar, rng: random.Random, free: int) -> bytes:
-    """Chooses any allowed token `free` times, then what ends the text soonest; the bytes until an end token."""
+    """Chooses any allowed token `free` times, then where it can what ends the text; the bytes until an end token."""
     text = b""
     while True:
         ids = allowed(grammar).tolist()
-        token = rng.choice(ids) if free > 0 else next((id for id in EOS + CLOSING if id in ids), ids[0])
+        ending = [token for token in EOS + CLOSING if token in ids] if free <= 0 else []
+        token = ending[0] if ending else rng.choice(ids)
         grammar.accept(token)
         if token in EOS:
             return text

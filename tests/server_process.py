@@ -7,12 +7,23 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 # Behind a `patch`, so that a test can make a constant small or a step fail.
 MAIN = "import sys; from qpack_runtime.cli import main; sys.argv[0] = 'qpack-runtime'; main()"
+# A patch: steps that take long enough for a test to do something meanwhile.
+SLOW_STEPS = """
+import time
+from qpack_runtime.engine import Engine
+def slow(self, slots, decode=Engine.launch_decode):
+    time.sleep(0.03)
+    return decode(self, slots)
+Engine.launch_decode = slow
+"""
 PATIENCE = 120  # seconds: a safety net, nothing is measured by it
 
 
@@ -100,8 +111,21 @@ class ServerProcess:
 
     def descriptors(self) -> list[str]:
         """What the open descriptors are, sorted, sockets and pipes without their numbers."""
-        links = (os.readlink(link) for link in Path(f"/proc/{self.pid}/fd").iterdir())
-        return sorted(link.partition(":[")[0] for link in links)
+        links = []
+        for link in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                links.append(os.readlink(link).partition(":[")[0])
+        return sorted(links)
+
+    def sockets(self) -> int:
+        return self.descriptors().count("socket")
+
+    def has_closed(self, sockets: int) -> bool:
+        """Waits until no more than so many sockets are open. False: some stay open, whatever their deadlines."""
+        end = time.monotonic() + PATIENCE
+        while self.sockets() > sockets and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.sockets() <= sockets
 
     def threads(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/task").iterdir()))

@@ -74,15 +74,15 @@ class Server:
     def awake(self) -> Generator[None]:
         """Runs inside only, so that none of its threads is in another's way. One that was not started here always
         runs."""
-        self._signal(signal.SIGCONT)
+        if self.pid is None:
+            yield
+            return
+        os.kill(self.pid, signal.SIGCONT)
         try:
             yield
         finally:
-            self._signal(signal.SIGSTOP)
-
-    def _signal(self, number: int) -> None:
-        if self.pid is not None:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager

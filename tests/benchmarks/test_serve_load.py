@@ -399,16 +399,35 @@ def test_a_request_in_the_load_gets_what_generate_gives(tiny_bundle: Callable[[s
         assert (got.failure, got.tokens, got.text) == ("", 16, made.text)
 
 
-def test_a_bundle_is_served_checked_and_compared_with_its_executor(tiny_bundle: Callable[[str], Path]):
-    ran = run(tiny_bundle("tiny-qwen3_5"), "--check-determinism", "--overhead", "--requests", 6, "--rate", 50,
-              "--rounds", 1, "--prompt-tokens", 20, "--answer-tokens", 24, "--threads", 1, "--format", "json")  # fmt: skip
+def test_a_bundle_is_served_checked_and_compared_with_its_executor(
+    tiny_bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    command, waves = module("serve_load"), list[Any]()
+    overhead = command.overhead
+
+    def on_an_even_clock(*arguments: Any) -> dict[str, Any]:
+        """The answers of a wave are the server's, their times those of a host that does nothing else."""
+        *others, wave = arguments
+
+        def timed(number: int) -> Any:
+            waves.append(wave(number))
+            return replace(waves[-1], answers=[replace(one, times=[0.0, 0.5, 1.0]) for one in waves[-1].answers])
+
+        return overhead(*others, timed)
+
+    monkeypatch.setattr(command, "overhead", on_an_even_clock)
+    arguments = "--check-determinism --overhead --requests 6 --rate 50 --rounds 1 --prompt-tokens 20 --answer-tokens 24"
+    ran = run(tiny_bundle("tiny-qwen3_5"), *arguments.split(), "--threads", 1, "--format", "json")
     assert ran.exit_code == 0, ran.stderr
     report = json.loads(ran.stdout)
     (row,) = report["rows"]
     assert (row["answers"], row["short"], row["failures"], report["same_answers"]) == (6, 0, {}, True)
-    assert 0 < row["gap_ms"]["p50"] <= row["gap_ms"]["p99"] <= row["answer_ms"]["p99"]
+    assert 0 < row["ttft_ms"]["p50"] <= row["answer_ms"]["p50"]
+    (wave,) = waves
+    assert [one.tokens for one in wave.answers] == [24] * 4
     cost = report["overhead"]
-    assert cost["batch"] == 4
-    assert cost["share"] == pytest.approx(cost["server_tokens_per_s"] / cost["executor_tokens_per_s"])
-    assert cost["steps"] >= 24  # a wave's decode steps
+    assert (cost["batch"], cost["context"]) == (4, 20 + 12 - 16)
+    assert cost["server_tokens_per_s"] == 8.0
+    assert cost["share"] == 8.0 / cost["executor_tokens_per_s"]
+    assert 4 + 23 <= cost["steps"] <= 4 * 24  # prompts, and decode steps that took one to four sequences
     assert cost["host_ms"]["mean"] > 0

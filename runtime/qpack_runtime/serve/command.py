@@ -34,6 +34,7 @@ from qpack_schemas.report import errors_reported
 @click.option("--api-key-file", type=click.Path(path_type=Path), help="A key a line, with an optional name before it.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM; needs --tls-key.")
 @click.option("--tls-key", type=click.Path(path_type=Path))
+@click.option("--tracing", is_flag=True, help="OpenTelemetry spans, to where the OTEL_* variables say.")
 @click.option("--log-prompts", is_flag=True, help="Write prompts into the log.")
 @boot_options
 def serve(bundle: Path, **choices: Any) -> None:
@@ -41,7 +42,7 @@ def serve(bundle: Path, **choices: Any) -> None:
 
     The port is open at once; /readyz answers 200 when the first request is as fast as any. SIGTERM lets running answers
     end. Log lines on stderr are JSON."""
-    with errors_reported(extra="runtime"):
+    with errors_reported(extra="runtime,tracing" if choices["tracing"] else "runtime"):
         from qpack_runtime.serve.options import ServeOptions
 
         own = {name: choices.pop(name) for name in ServeOptions.__dataclass_fields__ if name in choices}

@@ -28,6 +28,7 @@ from qpack_runtime.serve.readiness import Readiness
 from qpack_runtime.serve.service import Service
 from qpack_runtime.serve.settle import settle
 from qpack_runtime.serve.text.template_process import TemplateProcess
+from qpack_runtime.serve.tracing import Tracing
 from qpack_schemas.errors import QpackError
 
 # Seconds for which a thread may keep the interpreter from another: how late the engine thread may learn that its step
@@ -59,6 +60,7 @@ class Process:
         self._ended: asyncio.Future[None] = self._loop.create_future()  # fails with what ended the engine
         self._told_to_stop = asyncio.Event()
         self._service = service = Service(self._readiness, self._metrics, self._options.queue, self._options.timeout)
+        service.tracing = Tracing() if self._options.tracing else None
         service.engine = EngineThread(
             self._boot,
             metrics=self._metrics,
@@ -168,6 +170,8 @@ class Process:
             await self._serving
         await self._template.close()
         self._service.tokenizing.shutdown(wait=False)
+        if self._service.tracing is not None:
+            await asyncio.to_thread(self._service.tracing.close)
         log("ended")
 
     def _engine_ended(self, error: BaseException | None) -> None:

@@ -15,6 +15,7 @@ from qpack_runtime.serve.http.api_error import ApiError
 from qpack_runtime.serve.metrics import Metrics
 from qpack_runtime.serve.model import ServedModel
 from qpack_runtime.serve.readiness import Readiness
+from qpack_runtime.serve.tracing import Tracing
 from qpack_schemas.errors import QpackError
 
 RECENT = 32  # sequences whose durations say how long the next will take
@@ -34,6 +35,7 @@ class Service:
         self.idle.set()
         # One thread, since the tokenizer is used a prompt at a time; the loop stays free meanwhile.
         self.tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self.tracing: Tracing | None = None
         self.engine: EngineThread  # set before the loop runs
         self.served: ServedModel  # set before `readiness.booted` is
 
@@ -62,8 +64,8 @@ class Service:
     async def answering(self, jobs: Sequence[Job], timeout: float | None) -> AsyncIterator["Events"]:
         """Hands jobs to the engine, all or none, and gives their events. Leaving early cancels what is not over.
 
-        `timeout` in seconds can only shorten the server's own. Raises ApiError 429 where the queue has no room, 400 where
-        it never has."""
+        `timeout` in seconds can only shorten the server's own. Raises ApiError 429 where the queue has no room, 400
+        where it never has."""
         self.require_ready()
         most = self._queue_limit + self.served.booted.engine.slots
         if len(jobs) > most:

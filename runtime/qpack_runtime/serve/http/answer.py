@@ -1,5 +1,6 @@
 """What the answers to the two endpoints that decode share: their sequences' events, whole or as a stream."""
 
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,6 +23,8 @@ class Part:
     prefix: str = ""  # the prompt, if it is to be echoed
     tool_parser: ToolCallParser | None = None
     cached: int = 0
+    started: float | None = None  # time.perf_counter() seconds, when it got a slot
+    first: float | None = None  # likewise, when its first text came
     text: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
@@ -65,8 +68,9 @@ def usage_of(parts: Sequence[Part], n: int) -> dict[str, Any]:
 def advance(part: Part, event: Event) -> Iterable[Delta]:
     """Takes an event into a part and says what it added. Raises ApiError if the sequence has failed."""
     if isinstance(event, Started):
-        part.cached = event.cached
+        part.cached, part.started = event.cached, time.perf_counter()
     elif isinstance(event, Piece):
+        part.first = part.first or time.perf_counter()
         part.scored += event.scored
         shown = part.tool_parser.push(event.text) if part.tool_parser else [event.text]
         yield _extend(part, shown, event.scored)

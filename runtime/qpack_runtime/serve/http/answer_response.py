@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -13,6 +14,7 @@ from qpack_runtime.serve.http.body import dump, json_response
 from qpack_runtime.serve.http.connection import while_connected
 from qpack_runtime.serve.http.requests import Decoding
 from qpack_runtime.serve.service import Service
+from qpack_runtime.serve.tracing import Times
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -39,7 +41,15 @@ class Answer(Response):
                 raise
             scope["state"]["left"] = True  # the status has been sent, so that no handler may answer
         finally:
-            scope["state"]["usage"] = usage_of(self._parts, self._decoding.n)
+            usage = scope["state"]["usage"] = usage_of(self._parts, self._decoding.n)
+            if self._service.tracing is not None:
+                attributes = {"request_id": scope["state"]["request_id"]}
+                attributes |= {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+                times = [
+                    Times(job.submitted, part.started, part.first)
+                    for job, part in zip(self._jobs, self._parts, strict=True)
+                ]
+                self._service.tracing.record(scope["path"], Headers(scope=scope), attributes, times)
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._service.answering(self._jobs, self._decoding.timeout) as events:

@@ -10,6 +10,7 @@ from qpack_runtime.serve.http.answer import Part
 from qpack_runtime.serve.http.answer_response import Answer, Unasked
 from qpack_runtime.serve.http.api_error import ApiError
 from qpack_runtime.serve.http.body import parsed, read_body
+from qpack_runtime.serve.http.logprobs import Spelling
 from qpack_runtime.serve.http.requests import Decoding, parse_chat, parse_completion
 from qpack_runtime.serve.http.shapes import ChatShape, CompletionShape
 from qpack_runtime.serve.logs import log
@@ -106,7 +107,7 @@ class Decode:
             served.name,
             served.fingerprint,
             decoding.options.seed,
-            served.booted.token_bytes,
+            Spelling(served.booted.token_bytes, served.booted.tokenizer),
             decoding.top_logprobs,
             decoding.stream and decoding.include_usage,
         )

@@ -63,7 +63,8 @@ class Gate:
                 await self._app(scope, receive, send_on)
         except asyncio.CancelledError:  # the process ends and waits no longer
             if not status:
-                await error_response(ApiError(503, "the server is shutting down", code="drain"))(scope, receive, send_on)
+                refusal = ApiError(503, "the server is shutting down", code="drain")
+                await error_response(refusal)(scope, receive, send_on)
         finally:
             self._account(scope, 499 if scope["state"].get("left") else status or 500, time.perf_counter() - begin)
 

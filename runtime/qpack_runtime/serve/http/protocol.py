@@ -43,6 +43,17 @@ class Connection(H11Protocol):
         self._read_deadline = _cancelled(self._read_deadline)
         super().resume_writing()
 
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP. The application, if it is at a request, hears that the client has left, so that there
+        are not two answers; one that was sent before is cut off."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _await_head(self) -> None:
         self._head_deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 

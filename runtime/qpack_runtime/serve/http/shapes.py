@@ -5,9 +5,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.serve.http.answer import Delta, Part
-from qpack_runtime.serve.http.logprobs import chat_logprobs, completion_logprobs
+from qpack_runtime.serve.http.logprobs import Spelling, TextOffsets, chat_logprobs, completion_logprobs
 from qpack_runtime.serve.text.tool_calls import ToolCall
 
 
@@ -18,11 +17,11 @@ class _Shape:
     whole_object: str
     chunk_object: str
 
-    def __init__(self, model: str, fingerprint: str, seed: int, token_bytes: TokenBytes, alternatives: int | None,
+    def __init__(self, model: str, fingerprint: str, seed: int, spelling: Spelling, alternatives: int | None,
                  include_usage: bool):  # fmt: skip
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model,
                       "system_fingerprint": fingerprint, "seed": seed}  # fmt: skip
-        self._token_bytes, self._alternatives = token_bytes, alternatives
+        self._spelling, self._alternatives = spelling, alternatives
         # With usage asked for, OpenAI's chunks before the last say that they have none.
         self._no_usage = {"usage": None} if include_usage else {}
 
@@ -68,12 +67,16 @@ class ChatShape(_Shape):
         return self._whole(choices, usage)
 
     def _logprobs(self, scored: Sequence[Any]) -> dict[str, Any]:
-        return chat_logprobs(scored, self._alternatives or 0, self._token_bytes)
+        return chat_logprobs(scored, self._alternatives or 0, self._spelling)
 
 
 class CompletionShape(_Shape):
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._offsets: dict[int, TextOffsets] = {}  # of each part by its index, as far as its tokens were told
 
     def opening(self, part: Part) -> dict[str, Any] | None:
         """The prompt, if it is to be echoed."""
@@ -83,8 +86,7 @@ class CompletionShape(_Shape):
 
     def chunk(self, delta: Delta) -> dict[str, Any]:
         part = delta.part
-        offset = len(part.prefix) + len(part.text) - len(delta.text)
-        logprobs = self._logprobs(delta.scored, offset) if delta.scored else None
+        logprobs = self._logprobs(part, delta.scored) if delta.scored else None
         choice = {
             "index": part.index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason
         }  # fmt: skip
@@ -94,14 +96,15 @@ class CompletionShape(_Shape):
         choices = [
             {
                 "index": part.index, "text": part.prefix + part.text, "finish_reason": part.finish_reason,
-                "logprobs": None if self._alternatives is None else self._logprobs(part.scored, len(part.prefix)),
+                "logprobs": None if self._alternatives is None else self._logprobs(part, part.scored),
             }
             for part in parts
         ]  # fmt: skip
         return self._whole(choices, usage)
 
-    def _logprobs(self, scored: Sequence[Any], offset: int) -> dict[str, Any]:
-        return completion_logprobs(scored, self._alternatives or 0, self._token_bytes, offset)
+    def _logprobs(self, part: Part, scored: Sequence[Any]) -> dict[str, Any]:
+        offsets = self._offsets.setdefault(part.index, TextOffsets(self._spelling.token_bytes, len(part.prefix)))
+        return completion_logprobs(scored, self._alternatives or 0, self._spelling, offsets)
 
 
 def _call(call: ToolCall, index: int | None = None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ function inline(text) {
     nodes.append(text.slice(plain, match.index));
     plain = match.index + match[0].length;
     if (match[1]) nodes.append(element("code", {}, match[1]));
-    else if (match[2]) nodes.append(Object.assign(element("strong"), { ['inner' + 'HTML']: match[2] }));
+    else if (match[2]) nodes.append(element("strong", {}, inline(match[2])));
     else nodes.append(element("em", {}, inline(match[3])));
   }
   nodes.append(text.slice(plain));

@@ -75,7 +75,7 @@ class Grammar:
             raise self._failure("what may come next is not known")
 
     def accept(self, token: int) -> None:
-        """Takes a token that was chosen. Raises QpackError, after which the grammar is of no use, if it was not allowed."""
+        """Takes a token that was chosen. Raises QpackError if it was not allowed, and the grammar is spent."""
         if not self._matcher.consume_token(token):
             raise self._failure(f"token {token} was not taken")
 

@@ -39,6 +39,7 @@ def test_the_state_is_asked_for_every_two_seconds_while_it_is_visible(open_page:
     expect(panel).to_be_hidden()
     server.asked.clear()
     page.clock.run_for(20_000)
+    answered(page, server)  # a round trip, so that anything asked before it would have come
     assert "/stats" not in server.asked
     with page.expect_response("**/stats"):
         page.get_by_role("button", name="Server and settings").click()
@@ -48,8 +49,19 @@ def test_the_state_is_asked_for_every_two_seconds_while_it_is_visible(open_page:
     )
     server.asked.clear()
     page.clock.run_for(20_000)
-    answered(page, server)  # a round trip, so that anything asked before it would have come
+    answered(page, server)
     assert "/stats" not in server.asked
+
+
+def test_a_hidden_panel_asks_for_the_defaults_once(open_page: OpenPage, server: FakeServer):
+    page = open_page(width=360, height=740)
+    page.clock.install()
+    server.asked.clear()
+    page.reload()
+    expect(page.get_by_role("banner")).to_contain_text("Qwen3.5-2B")
+    page.clock.run_for(20_000)
+    assert answered(page, server).request["top_k"] == 20
+    assert server.asked.count("/stats") == 1
 
 
 def test_a_booting_server_is_waited_for(page: Page, server: FakeServer):

@@ -1,10 +1,12 @@
 """A crowd of rude clients against one server: every complete answer is right, and nothing is left of them."""
 
 import asyncio
+import json
 import random
 import resource
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ import pytest
 from runtime.serve.process.crowd import Crowd, Known
 from runtime.serve.process.questions import questions, said
 from runtime.serve.process.wire import connected, request
-from server_process import ServerProcess
+from runtime.serve.process.wrong_requests import HUGE, WRONG
+from server_process import SLOW_STEPS, ServerProcess
 
 SEED = 20_240_229
 QUESTIONS = 60
@@ -36,6 +39,16 @@ async def answered_alone(port: int) -> Known:
     return known
 
 
+async def refused_alone(port: int) -> None:
+    """Every wrong request gets one of its answers."""
+    for wrong in (*WRONG, HUGE):
+        async with connected(port) as wire:
+            await wire.send(wrong.data)
+            with suppress(ConnectionError):  # instead of an answer to who is refused while it still sends
+                status, _ = await wire.head()
+                assert status in wrong.statuses, wrong.name
+
+
 async def idle(port: int) -> None:
     """Waits until nothing runs or waits."""
     async with connected(port) as wire:
@@ -47,30 +60,26 @@ async def idle(port: int) -> None:
 
 
 def settled(server: ServerProcess, sockets: int) -> tuple[list[str], int, int]:
-    """Descriptors, threads and resident bytes of a server that is idle, once it has only `sockets` left, or keeps more
-    for longer than any deadline of a connection."""
+    """Descriptors, threads and resident bytes of a server that is idle and has `sockets` left."""
     asyncio.run(idle(server.port))
-    deadline = time.monotonic() + 90
-    while server.descriptors().count("socket") > sockets and time.monotonic() < deadline:
-        time.sleep(0.01)
+    server.has_closed(sockets)
     return server.descriptors(), server.threads(), server.resident_bytes()
 
 
 def check_crowd(bundle: Path, connections: int, requests: int) -> None:
     with ServerProcess(bundle, "--queue", str(connections)) as server:
         server.line("listening")
-        sockets = server.descriptors().count("socket")  # no client has come yet
+        sockets = server.sockets()  # no client has come yet
         port = server.ready().port
         known = asyncio.run(answered_alone(port))
+        asyncio.run(refused_alone(port))
         warm_up = Crowd(port, known, SEED + 1)
         asyncio.run(warm_up.run(connections, requests // 4))
         assert not warm_up.problems, f"{warm_up}\n{server.told()}"
         before = settled(server, sockets)
         crowd = Crowd(port, known, SEED)
         asyncio.run(crowd.run(connections, requests))
-        print(crowd)
         after = settled(server, sockets)
-        print(before, after)
         assert not crowd.problems, f"{crowd}\n{server.told()}"
         assert crowd.counts["answered"] >= requests // 20, str(crowd)
         assert crowd.counts["refused"], str(crowd)
@@ -94,3 +103,54 @@ def test_a_thousand_connections_get_right_answers_and_leave_nothing_behind(bundl
         check_crowd(bundle, 1000, 10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_client_that_sends_on_and_then_leaves_frees_its_slots(bundle: Path):
+    """Also where what it sends on is a request of its own, or a part of one."""
+    endless = {"prompt": "And", "n": 4, "max_tokens": 100, "logit_bias": {"511": -100}}  # 511 would end it
+
+    async def sends_on(server: ServerProcess) -> None:
+        async with connected(server.port) as wire:
+            await wire.send(request("/v1/completions", json.dumps(endless).encode("utf-8")))
+            while server.get("/stats")[1]["running"] < 4:
+                pass
+            await wire.send(request("/livez", method="GET")[:10])
+        await idle(server.port)
+
+    with ServerProcess(bundle, patch=SLOW_STEPS) as server:
+        asyncio.run(sends_on(server.ready()))
+        answered = server.get("/stats")[1]["buckets"]
+        assert sum(bucket["steps"] for bucket in answered if bucket["program"] == "decode") < endless["max_tokens"]
+        assert server.complaints() == []
+
+
+def test_a_full_queue_says_when_to_come_again(bundle: Path):
+    asked = {"prompt": "And", "max_tokens": 100, "logit_bias": {"511": -100}}
+    with ServerProcess(bundle, "--queue", "2", patch=SLOW_STEPS) as server, ThreadPoolExecutor(1) as pool:
+        server.ready()
+        fills = pool.submit(server.get, "/v1/completions", asked | {"n": 6})  # four slots and the queue
+        while server.get("/stats")[1]["running"] < 4:
+            pass
+        status, body, headers = server.get("/v1/completions", asked)
+        assert (status, body["error"]["code"]) == (429, "queue_full")
+        milliseconds = int(headers["retry-after-ms"])
+        assert milliseconds >= 1
+        assert int(headers["retry-after"]) == -(-milliseconds // 1000)
+        status, body, _ = server.get("/v1/completions", asked | {"n": 7})  # to come again would not help
+        assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+        assert fills.result()[0] == 200
+
+
+def test_garbage_behind_a_refused_body_cuts_the_connection(bundle: Path):
+    head = request("/v1/nothing", headers="transfer-encoding: chunked\r\n")
+
+    async def sends_garbage(port: int) -> None:
+        async with connected(port) as wire:
+            await wire.send(head)
+            assert (await wire.response()).status == 404
+            await wire.send(b"zz\r\n")
+            await wire.has_ended()
+
+    with ServerProcess(bundle) as server:
+        asyncio.run(sends_garbage(server.ready().port))
+        assert server.complaints() == []

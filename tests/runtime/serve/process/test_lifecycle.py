@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server_process import ServerProcess, ended
+from server_process import SLOW_STEPS, ServerProcess, ended
 
 COMPLETIONS = "/v1/completions"
 LONG = {"prompt": "And the LORD said", "seed": 3, "max_tokens": 100, "logit_bias": {"511": -100}}  # 511 would end it
@@ -33,14 +33,6 @@ async def held(self):
     await asyncio.to_thread(sys.stdin.read)
     await end(self)
 process.Process._end = held
-"""
-SLOW_STEPS = """
-import time
-from qpack_runtime.engine import Engine
-def slow(self, slots, decode=Engine.launch_decode):
-    time.sleep(0.02)
-    return decode(self, slots)
-Engine.launch_decode = slow
 """
 # The first step of the boot is the first decode step; the one of the `steps`th token of an answer fails.
 FAILING_STEP = """

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from runtime.serve.process.wire import Response, connected, request
-from server_process import ServerProcess
+from runtime.serve.process.wire import SMALL_BUFFER, Response, connected, request
+from server_process import SLOW_STEPS, ServerProcess
 
 COMPLETIONS = "/v1/completions"
 LONG = {"prompt": "And the LORD said", "seed": 3, "max_tokens": 100, "logit_bias": {"511": -100}}  # 511 would end it
@@ -19,14 +19,6 @@ PATIENCE = 60  # seconds: a safety net, far beyond the deadlines that the patche
 HEAD = "import qpack_runtime.serve.http.protocol as protocol; protocol.HEAD_SECONDS = 0.5"
 BODY = "import qpack_runtime.serve.http.body as body; body.SECONDS = 0.5"
 READ = "import qpack_runtime.serve.http.protocol as protocol; protocol.READ_SECONDS = 0.5"
-SLOW_STEPS = """
-import time
-from qpack_runtime.engine import Engine
-def slow(self, slots, decode=Engine.launch_decode):
-    time.sleep(0.05)
-    return decode(self, slots)
-Engine.launch_decode = slow
-"""
 
 
 @pytest.fixture
@@ -76,18 +68,16 @@ def test_a_body_that_does_not_come_is_answered_in_time(bundle: Path):
 
 
 def test_who_does_not_read_is_cut(bundle: Path):
-    """Answers to more requests than all buffers hold. Another client is served meanwhile."""
-
-    async def unread(server: ServerProcess) -> None:
-        async with asyncio.timeout(PATIENCE), connected(server.port, narrow=True, reset=True) as wire:
-            sockets = server.descriptors().count("socket")
-            with suppress(ConnectionError):
-                await wire.send(request("/openapi.json", method="GET") * 1000)
-            while server.descriptors().count("socket") >= sockets:
-                assert (await asyncio.to_thread(server.get, "/livez"))[0] == 200
-
-    with ServerProcess(bundle, patch=READ) as server:
-        asyncio.run(unread(server.ready()))
+    """It asks for more answers than all buffers hold. Another client is served meanwhile."""
+    with ServerProcess(bundle, patch=READ) as server, socket.socket() as client:
+        server.line("listening")
+        sockets = server.sockets()  # no client has come yet
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        client.connect(("127.0.0.1", server.ready().port))
+        client.sendall(request("/openapi.json", method="GET") * 1000)
+        assert client.recv(1)
+        assert server.get("/livez")[0] == 200
+        assert server.has_closed(sockets)
         assert server.complaints() == []
 
 
