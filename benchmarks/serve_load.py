@@ -117,8 +117,8 @@ def _overhead(bundle: Path, servers: Sequence[Server], shape: Shape, plan: Plan,
     _say("the executor alone, and the server with one sequence in each slot")
     server = next(server for server in servers if server.name == f"qpack {bundle.name}")
     return overhead(
-        bundle, server, shape, (plan.prompt_tokens, plan.answer_tokens), rounds,
-        lambda number: send(plan.wave(server, rounds + 1 + number, shape.slots)),
+        bundle, server, shape, plan.prompt_tokens, rounds,
+        lambda number, tokens: send(plan.wave(server, rounds + 1 + number, shape.slots, tokens)),
     )  # fmt: skip
 
 

@@ -15,9 +15,7 @@ VOCAB = TINY.get_vocab_size()
 EOS = [TINY.token_to_id(text) for text in ("<|im_end|>", "<|endoftext|>")]
 WORDS = VOCAB // 32 + 3  # a row of the sampling tables, padded as for a tile
 GRAMMARS = Grammars(TINY, VOCAB, EOS)
-CLOSING = [
-    TINY.token_to_id(text) for text in ("}", "]", '"', ":", "0", ",")
-]  # the first that is allowed ends a text soon
+CLOSING = [TINY.token_to_id(character) for character in '"}]:']  # the first that is allowed ends a text soon
 
 
 def json_schema(schema: object) -> dict[str, object]:

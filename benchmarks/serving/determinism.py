@@ -14,7 +14,7 @@ def require_same(server: str, alone: Sequence[Answer], loaded: Sequence[Answer])
     lines = [
         f"  request {index}: {_difference(one, other)}"
         for index, (one, other) in enumerate(zip(alone, loaded, strict=True))
-        if one.failure or other.failure or one.tokens != other.tokens
+        if one.failure or other.failure or (one.text, one.tokens) != (other.text, other.tokens)
     ]
     if lines:
         more = [f"  ... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []

@@ -1,7 +1,7 @@
 """What every server is asked in a round, and how: the same for all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .arrivals import Load, poisson
@@ -25,15 +25,16 @@ class Plan:
     def load(self, server: Server, turn: int) -> Load:
         """The requests of a round; another `turn` has other prompts."""
         due = [] if self.rate is None else list(poisson(self.rate, self.requests, self.seed))
-        return self._sent_to(server, self._prompts(self.requests, turn), 0 if due else self.clients, due)
+        return self._sent_to(server, self._prompts(turn), 0 if due else self.clients, due)
 
     def one_by_one(self, server: Server, turn: int) -> Load:
         """The same requests, each alone."""
-        return self._sent_to(server, self._prompts(self.requests, turn), 1)
+        return self._sent_to(server, self._prompts(turn), 1)
 
-    def wave(self, server: Server, turn: int, count: int) -> Load:
-        """`count` requests at once."""
-        return self._sent_to(server, self._prompts(count, turn), count)
+    def wave(self, server: Server, turn: int, count: int, answer_tokens: int) -> Load:
+        """`count` requests at once, with random prompts."""
+        prompts = random_prompts(count, self.prompt_tokens, seed=self.seed, turn=turn)
+        return replace(self, answer_tokens=answer_tokens)._sent_to(server, prompts, count)
 
     @property
     def arrivals(self) -> str:
@@ -41,10 +42,10 @@ class Plan:
             return f"{self.rate:g} requests/s at random times"
         return "all at once" if self.clients >= self.requests else f"{self.clients} clients"
 
-    def _prompts(self, count: int, turn: int) -> Sequence[Prompt]:
+    def _prompts(self, turn: int) -> Sequence[Prompt]:
         if self.prompts is not None:
-            return prompts_of(self.prompts, count, turn=turn)
-        return random_prompts(count, self.prompt_tokens, seed=self.seed, turn=turn)
+            return prompts_of(self.prompts, self.requests, turn=turn)
+        return random_prompts(self.requests, self.prompt_tokens, seed=self.seed, turn=turn)
 
     def _sent_to(self, server: Server, prompts: Sequence[Prompt], clients: int, due: Sequence[float] = ()) -> Load:
         model = server.model()

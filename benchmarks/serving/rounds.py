@@ -9,6 +9,8 @@ from .plan import Plan
 from .sender import Sent, send
 from .servers import Server
 
+WARM_TOKENS = 8  # of the answer that pays for what only a first one pays for
+
 
 def measure(
     servers: Sequence[Server], plan: Plan, rounds: int, *, check: bool, say: Callable[[str], None]
@@ -18,7 +20,7 @@ def measure(
     sent: list[list[Sent]] = [[] for _ in servers]
     for server in servers:
         with server.awake():
-            send(plan.wave(server, rounds, 1))  # what the first request of all pays for; its prompt never comes again
+            send(plan.wave(server, rounds, 1, WARM_TOKENS))  # its prompt never comes again
     for number in range(rounds):
         first = number % len(servers)  # nobody always comes first
         for index in [*range(first, len(servers)), *range(first)]:

@@ -1,6 +1,6 @@
 """The process that sends a load: `python -m serving.sender`, a Load as JSON on stdin, what came of it on stdout.
 
-It has the lowest claim to the cores, which it shares with the server that it measures.
+It has a small claim to the cores, which it shares with the server that it measures.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ async def run(load: Load) -> dict[str, Any]:
         await asyncio.sleep(begin + due - time.perf_counter())
         exchanged[index] = due, await exchange(load.host, load.port, requests[index])
 
-    async def client(indices: Iterator[int]) -> None:
-        for index in indices:
+    async def client(numbers: Iterator[int]) -> None:
+        for index in numbers:
             due = time.perf_counter() - begin
             exchanged[index] = due, await exchange(load.host, load.port, requests[index])
 

@@ -7,6 +7,9 @@ llama.cpp as benchmarks/requirements.txt names:
     cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B llama -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
         -DGGML_NATIVE=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
     cmake --build llama --target llama-server llama-quantize -j 2
+
+On a processor with AMX, GCC 12 compiles a llama-server that ends with an illegal instruction (tilezero); with
+-DCMAKE_C_FLAGS="$FLAGS" -DCMAKE_CXX_FLAGS="$FLAGS" and FLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" it runs.
 """
 
 import ctypes

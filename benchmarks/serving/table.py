@@ -55,7 +55,7 @@ def _overhead(overhead: dict[str, Any] | None) -> Iterator[str]:
         return
     host = overhead["host_ms"]
     yield ""
-    yield f"batch {overhead['batch']}, about {overhead['context']} tokens in the cache:"
+    yield f"batch {overhead['batch']}, {', '.join(map(str, overhead['contexts']))} tokens in the cache and more:"
     yield (
         f"  decode {overhead['server_tokens_per_s']:.1f} tokens/s over HTTP, "
         f"{overhead['executor_tokens_per_s']:.1f} by the executor alone: {100 * overhead['share']:.1f} %"

@@ -10,6 +10,7 @@ from qpack_runtime.serve.http.api_error import ApiError, as_api_error
 from qpack_runtime.serve.http.body import dump
 from qpack_runtime.serve.service import Events
 from qpack_runtime.serve.text.tool_calls import ToolCall, ToolCallParser
+from qpack_schemas.errors import QpackError
 
 _DONE = b"data: [DONE]\n\n"  # how OpenAI ends a stream
 
@@ -30,6 +31,7 @@ class Part:
     scored: list[Scored] = field(default_factory=list)
     output_tokens: int = 0
     finish_reason: str | None = None
+    failure: QpackError | None = None  # that ended it, of which the client learns no more than that there was one
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ def advance(part: Part, event: Event) -> Iterable[Delta]:
         part.finish_reason = "tool_calls" if part.calls and event.reason == "stop" else event.reason
         yield Delta(part, finish_reason=part.finish_reason)
     else:
-        raise failure(event)
+        error = failure(event)
+        part.failure = event.error if error.status == 500 else None
+        raise error
 
 
 def failure(event: Failed) -> ApiError:

@@ -13,6 +13,7 @@ from qpack_runtime.serve.http.answer import Part, Shape, complete, stream, unask
 from qpack_runtime.serve.http.body import dump, json_response
 from qpack_runtime.serve.http.connection import while_connected
 from qpack_runtime.serve.http.requests import Decoding
+from qpack_runtime.serve.logs import log
 from qpack_runtime.serve.service import Service
 from qpack_runtime.serve.tracing import Times
 
@@ -41,6 +42,9 @@ class Answer(Response):
                 raise
             scope["state"]["left"] = True  # the status has been sent, so that no handler may answer
         finally:
+            for part in self._parts:
+                if part.failure is not None:
+                    log("request_failed", request_id=scope["state"]["request_id"], reason=str(part.failure))
             usage = scope["state"]["usage"] = usage_of(self._parts, self._decoding.n)
             if self._service.tracing is not None:
                 attributes = {"request_id": scope["state"]["request_id"]}

@@ -17,14 +17,19 @@ class ApiKeys:
     def __init__(self, path: Path):
         self._path = path
         self._stamp = self._stamped()
-        self._clients = self._read()
+        try:
+            self._clients = self._read()
+        except OSError as error:
+            raise InputError(
+                f"can't be read: {error.strerror}", where=str(path), remedy="give a file with one key a line"
+            ) from None
 
     def client(self, authorization: str | None) -> str | None:
         """The name of the client whose key a header `Bearer KEY` holds, or None. Takes as long for a wrong key as for
         a right one: every key is compared, each by its digest."""
         self._refresh()
         scheme, _, key = (authorization or "").partition(" ")
-        given = sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        given = sha256(key.strip(" ").encode("latin-1")).digest()  # the bytes that came, which ASGI has decoded so
         found = None
         for digest, name in self._clients:
             if hmac.compare_digest(digest, given):
@@ -33,16 +38,21 @@ class ApiKeys:
 
     def _refresh(self) -> None:
         """A new file that is wrong is logged, and the keys stay as they were: nobody is locked out by half a write."""
+        if (stamp := self._stamped()) == self._stamp:
+            return
+        self._stamp = stamp
         try:
-            if (stamp := self._stamped()) != self._stamp:
-                self._stamp = stamp
-                self._clients = self._read()
-                log("api_keys_read", path=str(self._path), keys=len(self._clients))
+            self._clients = self._read()
+            log("api_keys_read", path=str(self._path), keys=len(self._clients))
         except (InputError, OSError) as error:
             log("api_keys_kept", path=str(self._path), reason=str(error))
 
-    def _stamped(self) -> tuple[int, int, int]:
-        status = os.stat(self._path)
+    def _stamped(self) -> tuple[int, int, int] | None:
+        """What changes with the file; None while there is none."""
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def _read(self) -> list[tuple[bytes, str]]:

@@ -175,8 +175,11 @@ function showControls() {
 }
 
 function showServer() {
-  const text = readiness.ready ? "" : word(readiness.phase ? "booting" : "error_unreachable", readiness);
-  $("readiness").hidden = readiness.ready;
+  const { ready, phase } = readiness;
+  const ended = phase === "draining" || phase === "failed";
+  const state = !phase ? "error_unreachable" : ended ? "error_booting" : "booting";
+  const text = ready ? "" : word(state, { phase, message: phase });
+  $("readiness").hidden = ready;
   if ($("readiness").textContent !== text) $("readiness").textContent = text; // or it would be read out each second
   $("model").textContent = stats?.model ?? "";
   if (stats) $("welcome-model").textContent = word("welcome_model", { ...stats, context: number(stats.context) });

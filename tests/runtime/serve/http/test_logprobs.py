@@ -91,9 +91,7 @@ def test_a_completion_tells_the_same_in_its_own_shape(client: OpenAI, reference:
     assert choice.text == "".join(logprobs.tokens)
     for top, (_, values) in zip(logprobs.top_logprobs or (), expected, strict=True):
         best = np.argsort(-values, kind="stable")[:MOST]
-        assert top == {
-            spelled(tokenizer, int(token)): pytest.approx(values[token], abs=1e-5) for token in best
-        }
+        assert top == {spelled(tokenizer, int(token)): pytest.approx(values[token], abs=1e-5) for token in best}
 
 
 def test_tokens_that_are_no_text_by_themselves_are_told_apart(client: OpenAI, tokenizer: Tokenizer):

@@ -1,5 +1,7 @@
-"""Going on from a slot: how many tokens an answer says were cached, and that its text is that of the prompt sent anew."""
+"""Going on from a slot: how many tokens an answer says were cached, and that its text is what the prompt sent
+anew gets."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -34,12 +36,13 @@ def test_a_second_turn_is_cached_and_says_what_it_would_say_anew(
     turns.append([*turns[1], *spoken.output_ids, *booted.tokenizer.encode(SECOND).ids])
     assert cached(ask(client, turns[0], session, seed=1)) == 0
     # The last token of an answer was told but not consumed.
-    for seed, (before, prompt) in enumerate(zip(turns, turns[1:], strict=False), 2):
+    for seed, (before, prompt) in enumerate(pairwise(turns), 2):
         answer = ask(client, prompt, session, seed=seed)
         assert cached(answer) == len(before) + TOKENS - 1
         assert answer.choices[0].text == alone(prompt, TOKENS, seed=seed).text
+    for seed, prompt in enumerate(turns[1:], 2):
         anew = ask(client, prompt, f"anew-{seed}", seed=seed)
-        assert (cached(anew), anew.choices[0].text) == (0, answer.choices[0].text)
+        assert (cached(anew), anew.choices[0].text) == (0, alone(prompt, TOKENS, seed=seed).text)
 
 
 def test_a_conversation_goes_on_in_its_session(client: OpenAI):

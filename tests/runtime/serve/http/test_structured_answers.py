@@ -95,7 +95,7 @@ def test_an_answer_with_a_format_does_not_change_one_without(client: OpenAI):
         ({"type": "nothing"}, "nothing"),
         ({"$ref": "https://example.com/schema.json"}, "example.com"),
         ({"$ref": "#"}, "schema"),
-        ({"type": "string", "pattern": "(?=a)b"}, "pattern"),
+        ({"type": "string", "pattern": "(?=a)b"}, "look-ahead"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "minimum|maximum|range"),
     ],
 )

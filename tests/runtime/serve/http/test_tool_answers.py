@@ -1,15 +1,16 @@
-"""Tool calls as OpenAI's client reads them. The tiny model writes none, so the server's engine is made to say it did: each
-choice that it reads is replaced by the next token of a script, which the request's seed names."""
+"""Tool calls as OpenAI's client reads them. The tiny model writes none, so the server's engine is made to say it did:
+each choice that it reads is replaced by the next token of a script, which the request's seed names."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import OpenAI
 from tokenizers import Tokenizer
 
+from bundles import ASSETS, build_bundle
+from qpack_packager.serving import Options
 from server_process import ServerProcess
 
 MODEL = "tiny-qwen3_5"
@@ -49,8 +50,9 @@ Engine.admit, Engine.read = scripted_admit, scripted_read
 
 
 @pytest.fixture(scope="module")
-def client(tiny_bundle: Callable[[str], Path]) -> Iterator[OpenAI]:
-    bundle = tiny_bundle(MODEL)
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    options = Options(batches=(1, 4), contexts=(256,), prefills=(64,), slots=4)  # room for calls, letter by letter
+    bundle = build_bundle(ASSETS / MODEL, tmp_path_factory.mktemp("scripted") / MODEL, options)
     tokenizer = Tokenizer.from_file(str(bundle / "model/tokenizer.json"))
     patch = SCRIPTED.format(scripts=[[*tokenizer.encode(script).ids, END] for script in SCRIPTS])
     with (
@@ -75,7 +77,7 @@ def said(message: Any) -> list[tuple[str, Any]]:
     ("script", "content", "calls"),
     [
         (0, None, [("rain", {"city": "Delft"})]),
-        (1, "I ask.", [("rain", {"city": "Delft"})]),
+        (1, "I ask.\n", [("rain", {"city": "Delft"})]),
         (2, None, [("rain", {"city": "Delft"}), ("rain", {"days": 3})]),
         (3, SCRIPTS[3], []),
         (4, SCRIPTS[4], []),
@@ -118,7 +120,7 @@ def test_each_answer_of_several_has_its_own_calls(client: OpenAI):
         [("rain", {"city": "Delft"})],
         [("rain", {"city": "Delft"}), ("rain", {"days": 3})],
     ]
-    assert [choice.message.content for choice in choices] == [None, "I ask.", None]
+    assert [choice.message.content for choice in choices] == [None, "I ask.\n", None]
 
 
 def test_an_answer_with_calls_goes_on_when_its_results_have_come(client: OpenAI):

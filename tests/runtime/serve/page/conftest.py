@@ -19,9 +19,9 @@ expect.set_options(timeout=30_000)  # a safety net: nothing is measured by it
 
 @pytest.fixture(scope="module")  # not longer: while it lives, this thread can't run an event loop of its own
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
-        pytest.skip("no chromium on this machine")
+        pytest.fail("the tests of the chat page need Chromium, which `make test` installs")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser

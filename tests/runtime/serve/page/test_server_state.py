@@ -1,5 +1,6 @@
 """The server's state in the panel, and a page that waits for a booting server."""
 
+import pytest
 from playwright.sync_api import Page, expect
 from starlette.responses import JSONResponse
 
@@ -81,6 +82,13 @@ def test_a_booting_server_is_waited_for(page: Page, server: FakeServer):
     expect(page.get_by_role("complementary")).to_contain_text("2 of 8")
     field(page).press("Enter")
     server.exchange().finish()
+
+
+@pytest.mark.parametrize("phase", ["draining", "failed"])
+def test_a_server_that_ends_is_not_said_to_boot(page: Page, server: FakeServer, phase: str):
+    server.phase = phase
+    page.reload()
+    expect(page.get_by_role("status").filter(has_text=f"The server isn't ready yet: {phase}")).to_be_visible()
 
 
 def test_a_server_that_restarts_is_noticed_by_the_next_request(page: Page, server: FakeServer):

@@ -62,18 +62,18 @@ class _Client:
         if self._kept is not None:
             with suppress(*GONE):  # the server closes what was idle for a while
                 await self._kept.send(data)
-                await self._check(self._kept, alone)
+                await self._check(self._kept, question, alone)
                 return
             self._kept.close()
         self._kept = await Wire.open(self._port)
         await self._kept.send(data)
-        await self._check(self._kept, alone)
+        await self._check(self._kept, question, alone)
 
     async def slow(self) -> None:
         question, alone = self._rng.choice(self._known)
         async with connected(self._port, narrow=True) as wire:
             await wire.send(question.sent(stream=True, headers=CLOSE))
-            await self._check(await wire.bytewise(), alone)
+            await self._check(await wire.bytewise(), question, alone)
 
     async def unread(self) -> None:
         await self._held(self._sent(), narrow=True)
@@ -123,7 +123,7 @@ class _Client:
         question, alone = self._rng.choice(self._known)
         async with connected(self._port) as wire:
             await wire.send(question.sent(stream=True) + self._rng.choice(GARBAGE))
-            await self._check(wire, alone)
+            await self._check(wire, question, alone)
             with suppress(*GONE):
                 self._expect((await wire.head())[0], 400)
 
@@ -133,16 +133,16 @@ class _Client:
             await wire.send(data)
             await self.polite()
 
-    async def _check(self, wire: Wire, alone: Said) -> None:
+    async def _check(self, wire: Wire, question: Question, alone: Said) -> None:
         response = await wire.response()
         if response.status == 429:
             self._crowd.counts["refused"] += 1
             if int(response.headers["retry-after-ms"]) < 1 or int(response.headers["retry-after"]) < 1:
                 self._problem(f"429 with {response.headers}")
         elif response.status != 200:
-            self._expect(response.status, 200)
+            self._problem(f"{response.status} {response.body!r} to {question}")
         elif (answer := said(response)) != alone:
-            self._problem(f"{answer} is not what it was alone: {alone}")
+            self._problem(f"{answer} is not what it was alone, {alone}, to {question}; {response.headers}")
         else:
             self._crowd.counts["answered"] += 1
 

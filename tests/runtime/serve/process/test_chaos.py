@@ -15,7 +15,7 @@ from runtime.serve.process.crowd import Crowd, Known
 from runtime.serve.process.questions import questions, said
 from runtime.serve.process.wire import connected, request
 from runtime.serve.process.wrong_requests import HUGE, WRONG
-from server_process import SLOW_STEPS, ServerProcess
+from server_process import PATIENCE, SLOW_STEPS, ServerProcess
 
 SEED = 20_240_229
 QUESTIONS = 60
@@ -51,7 +51,7 @@ async def refused_alone(port: int) -> None:
 
 async def idle(port: int) -> None:
     """Waits until nothing runs or waits."""
-    async with connected(port) as wire:
+    async with asyncio.timeout(PATIENCE), connected(port) as wire:
         busy = True
         while busy:
             await wire.send(request("/stats", method="GET"))

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from runtime.serve.process.wire import SMALL_BUFFER, Response, connected, request
-from server_process import SLOW_STEPS, ServerProcess
+from server_process import PATIENCE, SLOW_STEPS, ServerProcess
 
 COMPLETIONS = "/v1/completions"
 LONG = {"prompt": "And the LORD said", "seed": 3, "max_tokens": 100, "logit_bias": {"511": -100}}  # 511 would end it
-PATIENCE = 60  # seconds: a safety net, far beyond the deadlines that the patches set
 
 HEAD = "import qpack_runtime.serve.http.protocol as protocol; protocol.HEAD_SECONDS = 0.5"
 BODY = "import qpack_runtime.serve.http.body as body; body.SECONDS = 0.5"

@@ -4,7 +4,7 @@ import json
 import random
 import socket
 from contextlib import suppress
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -141,10 +141,10 @@ def test_options_of_the_grammar_within_a_schema_have_no_effect():
         GRAMMARS.compile(json_schema(schema | {"uniqueItems": True}))
 
 
-@pytest.mark.parametrize("multiples", [[0.01, 5], [0.001, 1000, 9], [36], [0.125, 8], [2, 3, 7]])
+@pytest.mark.parametrize("multiples", [[0.01, 5], [0.001, 20, 3], [36], [0.5, 4], [2, 3, 7]])
 def test_numbers_under_several_multiples_are_multiples_of_all(multiples: list[float]):
     schema = {"type": "number", "allOf": [{"multipleOf": multiple} for multiple in multiples]}
     for seed in range(20):
         text = random_text(GRAMMARS.compile(json_schema(schema)), random.Random(seed), 6)
-        number = Decimal(text.decode("ascii"))
-        assert all(number % Decimal(str(multiple)) == 0 for multiple in multiples), number
+        number = Fraction(text.decode("ascii"))
+        assert all((number / Fraction(str(multiple))).denominator == 1 for multiple in multiples), number
