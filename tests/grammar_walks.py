@@ -11,11 +11,12 @@ from qpack_runtime.serve.text.grammar import Grammar, Grammars
 
 TINY = Tokenizer.from_file(str(ASSETS / "tiny-qwen3_5" / "tokenizer.json"))
 TINY_BYTES = TokenBytes(TINY)
-VOCAB = TINY.get_vocab_size()
-EOS = [TINY.token_to_id(text) for text in ("<|im_end|>", "<|endoftext|>")]
+IDS = TINY.get_vocab()
+VOCAB = len(IDS)
+EOS = [IDS["<|im_end|>"], IDS["<|endoftext|>"]]
 WORDS = VOCAB // 32 + 3  # a row of the sampling tables, padded as for a tile
 GRAMMARS = Grammars(TINY, VOCAB, EOS)
-CLOSING = [TINY.token_to_id(character) for character in '"}]:']  # the first that is allowed ends a text soon
+CLOSING = [IDS[character] for character in '"}]:']  # the first that is allowed ends a text soon
 
 
 def json_schema(schema: object) -> dict[str, object]:

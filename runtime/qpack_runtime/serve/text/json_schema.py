@@ -61,7 +61,7 @@ def refusal(schema: dict[str, Any], message: str) -> UsageError:
     for pointer, part in list(_parts(schema, ""))[:BLAMED]:
         alone = LLMatcher.validate_grammar(_text(definitions | part), limits=LIMITS)
         if alone and message.startswith(alone):  # behind it may stand which $ref led there
-            where = f"#{pointer}"
+            where = _shortened(f"#{pointer}")
             break
     if message.startswith("NoExtensionBias"):
         message = "no text fits it"
@@ -108,7 +108,7 @@ def _check_multiples(parts: list[tuple[str, dict[str, Any]]]) -> None:
             raise UsageError(
                 f"multipleOf {value} is not supported here: the product of all multipleOf, but for powers of ten from "
                 f"0.001 to 1000, may be {MULTIPLE_STATES}",
-                where=f"#{pointer}/multipleOf",
+                where=_shortened(f"#{pointer}/multipleOf"),
                 remedy="use a rounder number, or minimum and maximum",
             )
 
@@ -128,7 +128,7 @@ def _check_patterns(parts: list[tuple[str, dict[str, Any]]]) -> None:
         raise UsageError(
             f"subschemas that must hold together, here, allow for {COMBINED_PATTERNS} pattern and format in the whole "
             f"schema; it has {patterns}",
-            where=f"#{combining[0]}",
+            where=_shortened(f"#{combining[0]}"),
             remedy="write the properties of allOf, or of what stands beside $ref and anyOf, into one object",
         )
 

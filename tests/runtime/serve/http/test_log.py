@@ -72,13 +72,14 @@ def test_an_answer_that_fails_tells_the_client_nothing_and_the_log_all(bundle: P
         assert (status, body["error"]["type"]) == (500, "server_error")
         assert "told to nobody" not in json.dumps(body)
         assert logged(server, headers["x-request-id"])["status"] == 500
-        *pieces, last = server.stream(COMPLETIONS, asked)
-        assert len(pieces) == 2
-        assert json.loads(last) == body
-        while len(reasons := [line["reason"] for line in server.log if line["event"] == "request_failed"]) < 2:
-            assert server.get("/livez")[0] == 200
-        assert reasons == ["told to nobody"] * 2
-        assert server.line("request_failed")["request_id"] == headers["x-request-id"]
+        with httpx2.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=None) as http:
+            stream = http.post(COMPLETIONS, json=asked | {"stream": True})
+        *pieces, last, end = stream.text.split("\n\n")
+        assert (len(pieces), json.loads(last.removeprefix("data: ")), end) == (2, body, "")
+        assert logged(server, stream.headers["x-request-id"])["status"] == 200
+        failed = [line for line in server.log if line["event"] == "request_failed"]
+        assert [line["reason"] for line in failed] == ["told to nobody"] * 2
+        assert [line["request_id"] for line in failed] == [headers["x-request-id"], stream.headers["x-request-id"]]
 
 
 @pytest.fixture(params=[False, True], ids=["silent", "--log-prompts"])

@@ -60,8 +60,8 @@ def test_an_id_that_only_pads_the_vocabulary_is_refused(padded: ServerProcess, t
 
 def test_a_grammar_never_allows_an_id_that_only_pads_the_vocabulary(padded: ServerProcess):
     """mlx-vlm#1917: the grammar's own mask ended before the logits did."""
-    schema = {"enum": ["yes", "no", {"a": [1, 2]}, None]}
+    schema = {"enum": ["yes", "no", 12, None]}
     response_format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    body = {"prompt": PROMPT, "temperature": 2, "n": 8, "response_format": response_format}
-    choices = padded.get(COMPLETIONS, body | {"max_tokens": 60})[1]["choices"]
+    body = {"prompt": PROMPT, "temperature": 2, "n": 8, "max_tokens": 60, "response_format": response_format}
+    choices = padded.get(COMPLETIONS, body)[1]["choices"]
     assert all(json.loads(choice["text"]) in schema["enum"] for choice in choices)

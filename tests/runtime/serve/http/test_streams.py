@@ -121,16 +121,17 @@ def test_openais_client_reads_a_chat_as_it_comes(client: OpenAI, alone: Alone):
 
 def test_openais_streams_put_the_answer_together(client: OpenAI, alone: Alone):
     """The client's own accumulator, which is strict about the order of events."""
-    expected, found, _ = alone(CHAT_PROMPT, 60, seed=9).text.partition(" unto")
+    text = alone(CHAT_PROMPT, 60, seed=9).text
+    expected, stop, _ = text.partition(text[20:24])
     with client.chat.completions.stream(
-        model=MODEL, messages=MESSAGES, seed=9, max_tokens=60, logprobs=True, stop=" unto"
+        model=MODEL, messages=MESSAGES, seed=9, max_tokens=60, logprobs=True, stop=stop
     ) as stream:
         answer = stream.until_done().get_final_completion()
     choice = answer.choices[0]
-    assert (choice.message.content, choice.finish_reason, found) == (expected, "stop", " unto")
+    assert (choice.message.content, choice.finish_reason) == (expected, "stop")
     assert choice.logprobs is not None
     assert choice.logprobs.content is not None
-    assert "".join(one.token for one in choice.logprobs.content) == expected + found
+    assert "".join(one.token for one in choice.logprobs.content).startswith(expected + stop)
 
 
 def test_streams_that_run_together_hold_what_each_holds_alone(server: ServerProcess, alone: Alone):

@@ -51,7 +51,10 @@ class _Client:
         for _ in range(requests):
             (manner,) = self._rng.choices(list(manners), list(manners.values()))
             self._crowd.counts[manner.__name__] += 1
-            await manner()
+            try:
+                await manner()
+            except GONE as error:
+                self._problem(f"{manner.__name__}: {error!r}")
         if self._kept is not None:
             self._kept.close()
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import resource
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,17 @@ from server_process import PATIENCE, SLOW_STEPS, ServerProcess
 
 SEED = 20_240_229
 QUESTIONS = 60
-GROWTH = 8 << 20  # bytes that malloc may hold more after the crowd than after a smaller one before it
+GROWTH = 16 << 20  # bytes that malloc may hold more after the crowd than after a smaller one before it
+BLOCKS = 1000  # of Python's memory that may come and stay, whatever the number of requests
+# A patch: at SIGUSR1 the server logs how many blocks of Python's memory are in use.
+COUNTED = """
+import gc, itertools, json, signal, sys
+def count(*_, numbers=itertools.count(1)):
+    gc.collect()
+    line = {"level": "info", "event": f"count {next(numbers)}", "blocks": sys.getallocatedblocks()}
+    print(json.dumps(line), file=sys.stderr, flush=True)
+signal.signal(signal.SIGUSR1, count)
+"""
 
 
 @pytest.fixture
@@ -66,8 +77,14 @@ def settled(server: ServerProcess, sockets: int) -> tuple[list[str], int, int]:
     return server.descriptors(), server.threads(), server.resident_bytes()
 
 
+def blocks(server: ServerProcess, number: int) -> int:
+    """Blocks of Python's memory, counted for the `number`th time."""
+    server.signal(signal.SIGUSR1)
+    return server.line(f"count {number}")["blocks"]
+
+
 def check_crowd(bundle: Path, connections: int, requests: int) -> None:
-    with ServerProcess(bundle, "--queue", str(connections)) as server:
+    with ServerProcess(bundle, "--queue", str(connections), patch=COUNTED) as server:
         server.line("listening")
         sockets = server.sockets()  # no client has come yet
         port = server.ready().port
@@ -76,15 +93,16 @@ def check_crowd(bundle: Path, connections: int, requests: int) -> None:
         warm_up = Crowd(port, known, SEED + 1)
         asyncio.run(warm_up.run(connections, requests // 4))
         assert not warm_up.problems, f"{warm_up}\n{server.told()}"
-        before = settled(server, sockets)
+        before, blocks_before = settled(server, sockets), blocks(server, 1)
         crowd = Crowd(port, known, SEED)
         asyncio.run(crowd.run(connections, requests))
-        after = settled(server, sockets)
+        after, blocks_after = settled(server, sockets), blocks(server, 2)
         assert not crowd.problems, f"{crowd}\n{server.told()}"
         assert crowd.counts["answered"] >= requests // 20, str(crowd)
         assert crowd.counts["refused"], str(crowd)
         assert after[:2] == before[:2], str(crowd)
         assert after[2] - before[2] < GROWTH, str(crowd)
+        assert blocks_after - blocks_before < BLOCKS, str(crowd)
         assert asyncio.run(answered_alone(port)) == known, str(crowd)
         assert server.complaints() == [], str(crowd)
         server.process.terminate()
