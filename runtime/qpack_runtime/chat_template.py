@@ -68,9 +68,10 @@ class Template:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         *,
+        add_generation_prompt: bool = True,
         most_characters: int = MOST_CHARACTERS,
     ) -> str:
-        """The prompt of a conversation, ready for the assistant's answer.
+        """The prompt of a conversation, ready for the assistant's answer unless `add_generation_prompt` is false.
 
         `messages` are what check_messages lets through, `tools` OpenAI's list; `variables` are whatever else the
         template knows (enable_thinking), chat_template_kwargs in a request. Raises UsageError if the template refuses
@@ -84,8 +85,9 @@ class Template:
             )
         try:
             prepared = [self._prepared(message, f"messages[{index}]") for index, message in enumerate(messages)]
-            given = {"messages": prepared, "tools": tools, "documents": None, "add_generation_prompt": True}
-            return _joined(self._template.generate(given | dict(variables)), most_characters)
+            given = {"messages": prepared, "tools": tools, "documents": None}
+            given |= {**variables, "add_generation_prompt": add_generation_prompt}
+            return _joined(self._template.generate(given), most_characters)
         except QpackError:
             raise
         except MemoryError:

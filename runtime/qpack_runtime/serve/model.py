@@ -53,9 +53,12 @@ class ServedModel:
         messages: Sequence[dict[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         variables: Mapping[str, Any],
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
         """The prompt of a conversation. Raises UsageError if the template refuses it."""
-        return await self._template.render(check_messages(list(messages), "messages"), tools, variables)
+        checked = check_messages(list(messages), "messages")
+        return await self._template.render(checked, tools, variables, add_generation_prompt=add_generation_prompt)
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of tokens, whole characters only."""

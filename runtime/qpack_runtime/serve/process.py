@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import ssl
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from qpack_runtime.serve.readiness import Readiness
 from qpack_runtime.serve.service import Service
 from qpack_runtime.serve.settle import settle
 from qpack_runtime.serve.text.template_process import TemplateProcess
+from qpack_runtime.serve.tls import tls_context
 from qpack_runtime.serve.tracing import Tracing
 from qpack_schemas.errors import QpackError
 
@@ -40,16 +42,25 @@ FLUSH_SECONDS = 2  # for answers under way to reach their clients when the proce
 def serve(bundle: Path, boot_choices: Mapping[str, Any], options: ServeOptions) -> None:
     """Serves until a signal ends it. Raises QpackError if the boot fails, or the engine does."""
     keys = ApiKeys(options.api_key_file) if options.api_key_file else None
+    tls = tls_context(options.tls_certificate, options.tls_key)
     socket = listen(options.host, options.port)
     sys.setswitchinterval(SWITCH_SECONDS)
     log_to_stderr()
     with socket:
-        asyncio.run(Process(bundle, boot_choices, options, keys).run(socket))
+        asyncio.run(Process(bundle, boot_choices, options, keys, tls).run(socket))
 
 
 class Process:
-    def __init__(self, bundle: Path, boot_choices: Mapping[str, Any], options: ServeOptions, keys: ApiKeys | None):
-        self._bundle, self._boot_choices, self._options, self._keys = bundle, boot_choices, options, keys
+    def __init__(
+        self,
+        bundle: Path,
+        boot_choices: Mapping[str, Any],
+        options: ServeOptions,
+        keys: ApiKeys | None,
+        tls: ssl.SSLContext | None,
+    ):
+        self._bundle, self._boot_choices, self._options = bundle, boot_choices, options
+        self._keys, self._tls = keys, tls
         self._readiness, self._metrics = Readiness(), Metrics(sorted(ENDPOINTS))
 
     async def run(self, socket) -> None:
@@ -200,11 +211,13 @@ class Process:
             only_loopback_names=options.loopback and self._keys is None,
             log_prompts=options.log_prompts,
         )
-        return uvicorn.Config(
+        config = uvicorn.Config(
             app, http=Connection, ws="none", lifespan="off", loop="asyncio", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=FLUSH_SECONDS,
-            ssl_certfile=options.tls_certificate, ssl_keyfile=options.tls_key,
         )  # fmt: skip
+        config.load()
+        config.ssl = self._tls
+        return config
 
 
 class _Server(uvicorn.Server):

@@ -79,6 +79,7 @@ class Decode:
     async def _jobs(self, request: Request, prompts: list[list[int]], decoding: Decoding) -> list[Job]:
         """One for each sequence: n of each prompt, whose seeds follow each other."""
         served = self._service.served
+        served.tokens.require_known(list(decoding.options.logit_bias), where="logit_bias")
         grammars = await served.grammars_of(decoding.response_format, len(prompts) * decoding.n)
         return [
             Job(

@@ -61,6 +61,7 @@ class CompletionRequest:
 class TokenizeRequest:
     """Either a prompt or messages."""
 
+    model: str | None
     prompt: str | None
     add_special_tokens: bool
     messages: list[dict[str, Any]] | None
@@ -71,6 +72,7 @@ class TokenizeRequest:
 
 @dataclass(frozen=True)
 class DetokenizeRequest:
+    model: str | None
     tokens: list[int]
 
 
@@ -133,6 +135,7 @@ def parse_tokenize(body: bytes) -> TokenizeRequest:
     of_messages = isinstance(value, dict) and "messages" in value
     fields = _given(value, _MESSAGES if of_messages else _PROMPT)
     return TokenizeRequest(
+        model=fields.get("model"),
         prompt=fields.get("prompt"),
         add_special_tokens=fields.get("add_special_tokens", not of_messages),
         messages=_messages(fields["messages"]) if of_messages else None,
@@ -144,7 +147,8 @@ def parse_tokenize(body: bytes) -> TokenizeRequest:
 
 def parse_detokenize(body: bytes) -> DetokenizeRequest:
     """The request in a body of POST /detokenize."""
-    return DetokenizeRequest(list(map(int, _given(read_json(body), _DETOKENIZE)["tokens"])))
+    fields = _given(read_json(body), _DETOKENIZE)
+    return DetokenizeRequest(fields.get("model"), list(map(int, fields["tokens"])))
 
 
 def _refuse(param: str, message: str) -> NoReturn:

@@ -27,8 +27,14 @@ class Tokens:
         body = await read_body(request)
         self._service.require_ready()
         served, asked = self._service.served, await parsed(parse_tokenize, body)
+        served.require(asked.model)
         if asked.messages is not None:
-            text = await served.render(asked.messages, asked.tools, asked.template_variables)
+            text = await served.render(
+                asked.messages,
+                asked.tools,
+                asked.template_variables,
+                add_generation_prompt=asked.add_generation_prompt,
+            )
         else:
             assert asked.prompt is not None
             text = asked.prompt
@@ -39,6 +45,7 @@ class Tokens:
         body = await read_body(request)
         self._service.require_ready()
         served, asked = self._service.served, await parsed(parse_detokenize, body)
+        served.require(asked.model)
         served.tokens.require_known(asked.tokens)
         return json_response({"prompt": served.text(asked.tokens)})
 

@@ -1,7 +1,7 @@
 """Structured output: what a sequence may say next, as the bits that `sample` reads, so that its text fits a schema.
 
-llguidance does the parsing. What it keeps of a vocabulary, a trie of all tokens, takes half a second to one second and 30 to
-50 MB for those of Qwen; so it is made by the first request that asks for structured output.
+llguidance does the parsing. What it keeps of a vocabulary, a trie of all tokens, takes up to a second and 30 to 50 MB
+for those of Qwen; so it is made by the first request that asks for structured output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from qpack_runtime.detokenizer import byte_alphabet
 from qpack_runtime.serve.text.json_schema import LIMITS, refusal, schema_grammar
-from qpack_schemas.errors import QpackError, UsageError
+from qpack_schemas.errors import UsageError
 
 # Tokens of plain characters are answered as one set wherever a string may go on for 30 more. The library's own choice,
 # four such sets, doubles the memory and is no faster on Qwen's vocabularies.
@@ -67,7 +67,7 @@ class Grammar:
         """Writes int32 [V / 32], contiguous, V at least `vocab`: bit id % 32 of word id // 32 is set if the id may come
         next. End tokens may where the text may end, and nothing else may where it must.
 
-        Raises QpackError, for this sequence only, if that takes more than the limits allow; `bits` are then zero."""
+        Raises UsageError, for this sequence only, if that takes more than the limits allow; `bits` are then zero."""
         fill_next_token_bitmask(self._matcher, bits[np.newaxis, : self._words])
         bits[self._words :] = 0
         if self._matcher.is_error():
@@ -75,7 +75,7 @@ class Grammar:
             raise self._failure("what may come next is not known")
 
     def accept(self, token: int) -> None:
-        """Takes a token that was chosen. Raises QpackError if it was not allowed, and the grammar is spent."""
+        """Takes a token that was chosen. Raises UsageError if it was not allowed, and the grammar is spent."""
         if not self._matcher.consume_token(token):
             raise self._failure(f"token {token} was not taken")
 
@@ -85,10 +85,11 @@ class Grammar:
         copied._matcher, copied._words = self._matcher.deep_copy(), self._words
         return copied
 
-    def _failure(self, what: str) -> QpackError:
+    def _failure(self, what: str) -> UsageError:
         reason = self._matcher.get_error().partition("\n")[0]
-        return QpackError(
+        return UsageError(
             f"structured output ended early, {what}: {reason}",
+            where="response_format",
             remedy="simplify the schema: shorter strings, patterns that count less",
         )
 

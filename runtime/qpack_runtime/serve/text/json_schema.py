@@ -19,7 +19,7 @@ LIMITS = LLParserLimits(step_lexer_fuel=50_000, step_max_items=20_000, max_lexer
 # What no limit of llguidance bounds, so that a small schema could take hours. A number machine has a state for each
 # remainder; beyond these values its own arithmetic, least common multiples in 32 bits, would wrap around as well.
 MULTIPLE_STATES = 1000
-MULTIPLE_EXPONENT = 3  # powers of ten from 10^-3 to 10^3 cost nothing
+MULTIPLE_EXPONENT = 3  # powers of ten from 10^-3 to 10^3 cost little
 PATTERN_PROPERTIES = 16  # each pair is checked to be disjoint
 COMBINED_PATTERNS = 8  # whether n patterns can hold together takes up to 2^n steps
 
@@ -28,7 +28,7 @@ LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 SINGLE = ("items", "additionalItems", "additionalProperties")
 COMBINING = ("$ref", "allOf", "anyOf", "oneOf")  # beside another of them or these below, both must hold
 COMBINED = (*NAMED[2:], "additionalProperties", "items", "prefixItems", "pattern", "format", "enum", "const")
-BLAMED = 500  # parts of a refused schema that are tried alone to find the place
+BLAMED_BYTES = 4 * SCHEMA_BYTES  # of the parts of a refused schema that are tried alone to find the place
 
 
 def schema_grammar(schema: dict[str, Any]) -> str:
@@ -57,9 +57,12 @@ def schema_grammar(schema: dict[str, Any]) -> str:
 def refusal(schema: dict[str, Any], message: str) -> UsageError:
     """The error for a schema that llguidance refused with `message`: the smallest part that it refuses likewise."""
     definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    where = "#"
-    for pointer, part in list(_parts(schema, ""))[:BLAMED]:
-        alone = LLMatcher.validate_grammar(_text(definitions | part), limits=LIMITS)
+    where, spent = "#", 0
+    for pointer, part in _parts(schema, ""):
+        text = _text(definitions | part)
+        if (spent := spent + len(text)) > BLAMED_BYTES:
+            break
+        alone = LLMatcher.validate_grammar(text, limits=LIMITS)
         if alone and message.startswith(alone):  # behind it may stand which $ref led there
             where = _shortened(f"#{pointer}")
             break

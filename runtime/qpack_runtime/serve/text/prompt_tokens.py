@@ -41,10 +41,13 @@ class PromptTokens:
             raise self._too_long(str(len(ids)))
         self.require_known(ids)
 
-    def require_known(self, ids: Sequence[int]) -> None:
+    def require_known(self, ids: Sequence[int], *, where: str = "") -> None:
+        """Raises UsageError for an id that the vocabulary doesn't have; `where` names the field that holds it."""
         if ids and (max(ids) >= self._vocab or min(ids) < 0):
             wrong = next(token for token in ids if not 0 <= token < self._vocab)
-            raise UsageError(f"token id {wrong} is not in the vocabulary", remedy=f"ids go from 0 to {self._vocab - 1}")
+            raise UsageError(
+                f"token id {wrong} is not in the vocabulary", where=where, remedy=f"ids go from 0 to {self._vocab - 1}"
+            )
 
     def _too_long(self, tokens: str) -> FitError:
         return FitError(

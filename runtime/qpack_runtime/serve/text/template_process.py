@@ -50,12 +50,17 @@ class TemplateProcess:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
         """The prompt of a conversation, as Template.render makes it. Raises UsageError if the template refuses the
         messages, or needs too much time, memory or text for them."""
         if not self._has_template:
             raise UsageError("the model has no chat template", remedy="send the prompt itself to /v1/completions")
-        request = _frame({"messages": messages, "tools": tools, "variables": variables})
+        request = _frame({
+            "messages": messages, "tools": tools, "variables": variables,
+            "add_generation_prompt": add_generation_prompt,
+        })  # fmt: skip
         async with self._turn:
             # A child that somebody killed between two requests is no fault of the second, so that has two chances.
             answer = await self._asked(request) or await self._asked(request)

@@ -43,6 +43,7 @@ def wish(content: str, **fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": content}], **fields}).encode("ascii")
 
 
+COUNTING = {"type": "string", "pattern": "^((a{0,999}){0,999}){0,999}$"}
 CASES: dict[str, tuple[str, bytes, int, str]] = {
     "a huge body": (COMPLETIONS, ask("a" * (5 << 20)), 413, "at most 4194304 bytes"),
     "deep lists": (COMPLETIONS, b"[" * 10**6, 400, "nested too deeply"),
@@ -61,6 +62,12 @@ CASES: dict[str, tuple[str, bytes, int, str]] = {
     "many messages": (CHAT, wish("a", messages=[MESSAGE] * 16_384), 400, "the context 128"),
     "too many messages": (CHAT, wish("a", messages=[MESSAGE] * 10**5), 400, "1 to 16384 items"),
     "half of a surrogate pair": (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, "surrogate"),
+    "a pattern that counts": (
+        CHAT,
+        wish("a", response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": COUNTING}}),
+        400,
+        "structured output ended early",
+    ),
     "a template that loops": (CHAT, wish("loop"), 400, "more than 2 s"),
     "a template that writes": (CHAT, wish("text"), 400, "more than 4000000 characters"),
     "a template that takes memory": (CHAT, wish("memory"), 400, "too much memory"),

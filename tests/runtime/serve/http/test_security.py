@@ -152,3 +152,18 @@ def test_a_certificate_needs_its_key(bundle: Path, tmp_path: Path, missing: tupl
     with ServerProcess(bundle, *missing, str(tmp_path / "file.pem")) as server:
         assert server.wait() == 2
         assert "belong together" in server.plain[0]
+
+
+@pytest.mark.parametrize(("content", "code", "said"), [(None, 1, "No such file"), ("no PEM", 1, "is no certificate")])
+def test_a_certificate_that_cannot_be_used_is_named(
+    bundle: Path, tmp_path: Path, content: str | None, code: int, said: str
+):
+    certificate = tmp_path / "certificate.pem"
+    if content is not None:
+        certificate.write_text(content, encoding="utf-8")
+    key = tmp_path / "key.pem"
+    key.write_text("no PEM either", encoding="utf-8")
+    with ServerProcess(bundle, "--tls-certificate", str(certificate), "--tls-key", str(key)) as server:
+        assert server.wait() == code
+        assert str(certificate) in server.plain[0]
+        assert said in server.plain[0]

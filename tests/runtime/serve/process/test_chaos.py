@@ -21,7 +21,7 @@ from server_process import PATIENCE, SLOW_STEPS, ServerProcess
 SEED = 20_240_229
 QUESTIONS = 60
 GROWTH = 16 << 20  # bytes that malloc may hold more after the crowd than after a smaller one before it
-BLOCKS = 1000  # of Python's memory that may come and stay, whatever the number of requests
+BLOCKS = 5000  # of Python's memory that may stay, for what is loaded late; what a request leaves is more, times all
 # A patch: at SIGUSR1 the server logs how many blocks of Python's memory are in use.
 COUNTED = """
 import gc, itertools, json, signal, sys

@@ -19,7 +19,7 @@ from grammar_walks import EOS, GRAMMARS, IDS, TINY, TINY_BYTES, VOCAB, WORDS, al
 from qpack_runtime.sampling_options import SamplingOptions
 from qpack_runtime.serve.text import grammar as grammar_module
 from qpack_runtime.serve.text.grammar import Grammars
-from qpack_schemas.errors import QpackError, UsageError
+from qpack_schemas.errors import UsageError
 from qpack_schemas.sampling import GRAMMAR, INTS
 from qwen_tokenizers import Family, qwen_tokenizer_file
 
@@ -196,10 +196,10 @@ def test_a_copy_goes_its_own_way():
 def test_a_token_that_was_not_allowed_fails_its_sequence_only():
     grammar = GRAMMARS.compile(OBJECT)
     copy = grammar.copy()
-    with pytest.raises(QpackError, match="structured output ended early, token"):
+    with pytest.raises(UsageError, match="structured output ended early, token"):
         grammar.accept(IDS["x"])
     bits = np.full(WORDS, -1, np.int32)
-    with pytest.raises(QpackError, match="structured output ended early"):
+    with pytest.raises(UsageError, match="structured output ended early"):
         grammar.mask(bits)
     assert not bits.any()
     assert IDS["{"] in allowed(copy)
@@ -208,7 +208,7 @@ def test_a_token_that_was_not_allowed_fails_its_sequence_only():
 def test_a_pattern_that_needs_too_many_states_fails_its_sequence_only():
     grammar = GRAMMARS.compile(json_schema({"type": "string", "pattern": "^.*a.{500}$"}))
     rng = random.Random(1)
-    with pytest.raises(QpackError, match="too many"):
+    with pytest.raises(UsageError, match="too many"):
         random_text(grammar, rng, 100_000)
     assert json.loads(random_text(GRAMMARS.compile(OBJECT), rng, 0)) == {"": ""}
 

@@ -67,10 +67,20 @@ def serving(bundle: Path, steps: Callable[[TemplateProcess], Awaitable[None]], *
     assert children() == []
 
 
+BEFORE: set[int] = set()  # children of this process that are other tests' servers
+
+
+@pytest.fixture(autouse=True)
+def children_of_others() -> None:
+    BEFORE.clear()
+    BEFORE.update(children())
+
+
 def children() -> list[int]:
-    """The ids of this process's children, the zombies among them."""
+    """The ids of the children that a test has made, the zombies among them."""
     threads = Path("/proc/self/task").iterdir()
-    return [int(pid) for thread in threads for pid in (thread / "children").read_text(encoding="ascii").split()]
+    pids = [int(pid) for thread in threads for pid in (thread / "children").read_text(encoding="ascii").split()]
+    return [pid for pid in pids if pid not in BEFORE]
 
 
 async def refused(process: TemplateProcess, messages: list[dict[str, Any]], **given: Any) -> UsageError:
