@@ -116,8 +116,6 @@ class FakeEngine:
         token = next_token(self.consumed[slot], self.seeds[slot])
         if slot in self.grammars:  # the first allowed id from there on
             mask = self.masks.pop(slot)
-            token = next(
-                i % VOCAB for i in range(token, token + VOCAB) if mask[i % VOCAB >> 5] >> (i % VOCAB & 31) & 1
-            )
+            token = next(i % VOCAB for i in range(token, token + VOCAB) if mask[i % VOCAB >> 5] >> (i % VOCAB & 31) & 1)
         self.chosen[slot] = token
         return Choice(token, 0, 0.0)

@@ -61,12 +61,15 @@ def make_app(service: Service, keys: ApiKeys | None, *, only_loopback_names: boo
     return Gate(app, service.metrics, keys, ENDPOINTS, only_loopback_names)
 
 
-def _api_error(request: Request, error: Exception) -> Response:
+# Coroutines, since Starlette takes a thread for each answer of a plain function.
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error_response(error)
 
 
-def _qpack_error(request: Request, error: Exception) -> Response:
+async def _qpack_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, QpackError)
     answer = as_api_error(error)
     if answer.status >= 500:
@@ -74,18 +77,18 @@ def _qpack_error(request: Request, error: Exception) -> Response:
     return error_response(answer)
 
 
-def _http_error(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     problem = {404: "there is nothing at this path", 405: "this path doesn't know the method"}
     headers = dict(error.headers or {})
     return error_response(ApiError(error.status_code, problem.get(error.status_code, error.detail), headers=headers))
 
 
-def _gone(request: Request, error: Exception) -> Response:
+async def _gone(request: Request, error: Exception) -> Response:
     """For the log and the metrics: nobody reads it."""
     return Response(status_code=499)
 
 
-def _unforeseen(request: Request, error: Exception) -> Response:
+async def _unforeseen(request: Request, error: Exception) -> Response:
     log("request_failed", request_id=request.state.request_id, error=error)
     return error_response(ApiError(500, "the server failed at this request; its log says why"))

@@ -30,7 +30,7 @@ class TemplateProcess:
 
     A bundle without a template has no child, and render says so."""
 
-    def __init__(self, bundle: Path, *, seconds: float = 2.0, most_characters: int = MOST_CHARACTERS):
+    def __init__(self, bundle: Path, *, seconds: float = 4.0, most_characters: int = MOST_CHARACTERS):
         self._arguments = (str(bundle.absolute()), repr(seconds), str(most_characters))
         self._has_template = (bundle / TEMPLATE).is_file()
         self._seconds, self._longest_answer = seconds, 12 * most_characters + (1 << 16)  # \\u escapes of two halves
