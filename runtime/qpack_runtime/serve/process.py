@@ -22,6 +22,7 @@ from qpack_runtime.serve.http.keys import ApiKeys
 from qpack_runtime.serve.http.protocol import Connection
 from qpack_runtime.serve.listen import listen
 from qpack_runtime.serve.logs import log, log_to_stderr
+from qpack_runtime.serve.mailbox import Mailbox
 from qpack_runtime.serve.metrics import Metrics
 from qpack_runtime.serve.model import ServedModel
 from qpack_runtime.serve.options import ServeOptions
@@ -71,14 +72,15 @@ class Process:
         self._ended: asyncio.Future[None] = self._loop.create_future()  # fails with what ended the engine
         self._told_to_stop = asyncio.Event()
         self._service = service = Service(self._readiness, self._metrics, self._options.queue, self._options.timeout)
+        mailbox = Mailbox(self._loop)
         service.tracing = Tracing() if self._options.tracing else None
         service.engine = EngineThread(
             self._boot,
             metrics=self._metrics,
             longest_wait=self._options.longest_wait,
-            on_booted=lambda booted: self._tell(self._booted.set_result, booted),
-            deliver=lambda batch: self._tell(service.receive, batch),
-            on_end=lambda error: self._tell(self._engine_ended, error),
+            on_booted=lambda booted: mailbox.post(self._booted.set_result, booted),
+            deliver=lambda batch: mailbox.post(service.receive, batch),
+            on_end=lambda error: mailbox.post(self._engine_ended, error),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._told_to_stop.set)
@@ -197,11 +199,6 @@ class Process:
             return
         log("engine_failed", level=logging.ERROR, error=error)
         self._ended.set_exception(QpackError(f"the engine failed: {type(error).__name__}: {error}"))
-
-    def _tell(self, callback, value) -> None:
-        """From the engine thread to the loop, unless that has ended."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, value)
 
     def _config(self) -> uvicorn.Config:
         options = self._options
