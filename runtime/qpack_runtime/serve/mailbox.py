@@ -17,7 +17,7 @@ _WRITE.argtypes = (ctypes.c_int, ctypes.c_uint64)
 
 
 class Mailbox:
-    """Calls that another thread posts, made by the loop in the order in which they came. Lives as long as the process."""
+    """Calls that another thread posts, made by the loop in their order. Lives as long as the process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop, self._calls = loop, deque[tuple[Callable[[Any], object], Any]]()
