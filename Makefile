@@ -101,10 +101,14 @@ clean: ## remove all that make made
 BROWSER := command -v chromium || command -v chromium-browser || command -v google-chrome
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo )
 .venv/system: .venv/made
-	@{ { $(BROWSER); } && command -v promtool; } >/dev/null || { $(AS_ROOT)apt-get update -qq && \
-	  DEBIAN_FRONTEND=noninteractive $(AS_ROOT)apt-get install -y -qq --no-install-recommends \
-	  chromium prometheus fonts-wqy-microhei >/dev/null; } || \
-	  { echo 'the tests need chromium and promtool (on Debian: chromium, prometheus)' >&2; exit 1; }
+	@missing=; \
+	{ $(BROWSER); } >/dev/null || missing="chromium fonts-wqy-microhei"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	if [ -n "$$missing" ]; then \
+	  $(AS_ROOT)apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive $(AS_ROOT)apt-get install -y -qq --no-install-recommends $$missing >/dev/null || \
+	  { echo "the tests need a browser and promtool; on Debian: $$missing" >&2; exit 1; }; \
+	fi
 	@touch $@
 
 # Apart from the rest: their own dependencies are none of the project's.

@@ -72,9 +72,9 @@ class Decode:
         return self._answer(jobs, parts, decoding, CompletionShape)
 
     def _echoed(self, prompt: str | list[int], echo: bool) -> str:
-        if not echo or isinstance(prompt, str):
-            return prompt if echo and isinstance(prompt, str) else ""
-        return self._service.served.text(prompt)
+        if not echo:
+            return ""
+        return prompt if isinstance(prompt, str) else self._service.served.text(prompt)
 
     async def _jobs(self, request: Request, prompts: list[list[int]], decoding: Decoding) -> list[Job]:
         """One for each sequence: n of each prompt, whose seeds follow each other."""
