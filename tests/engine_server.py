@@ -22,8 +22,9 @@ class EngineServer:
         self.metrics = Metrics([])
         if booted is not None:
             self.metrics.booted(
-                version="", bundle_id="", model="", device=booted.device, slots=booted.engine.slots, queue_limit=1,
-                buckets=booted.bundle.manifest["capture_order"], arena_bytes={}, phase_seconds={}, capture_seconds=0.0,
+                version="", bundle_id="", model="", mode="", device=booted.device, slots=booted.engine.slots,
+                queue_limit=1, buckets=booted.bundle.manifest["capture_order"], arena_bytes={}, phase_seconds={},
+                capture_seconds=0.0,
             )  # fmt: skip
         give_booted: Callable[[], Any] = boot or (lambda: booted)
         self.thread = EngineThread(

@@ -10,7 +10,7 @@ from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.serve.text.grammar import Grammar, Grammars
 
 TINY = Tokenizer.from_file(str(ASSETS / "tiny-qwen3_5" / "tokenizer.json"))
-TINY_BYTES = TokenBytes(TINY)
+TINY_BYTES = TokenBytes(TINY, TINY.get_vocab_size())
 IDS = TINY.get_vocab()
 VOCAB = len(IDS)
 EOS = [IDS["<|im_end|>"], IDS["<|endoftext|>"]]

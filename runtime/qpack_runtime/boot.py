@@ -85,7 +85,7 @@ def boot(
         finding = Finding(TOKENIZER_PATH, f"the tokenizers library does not read it: {error}")
         raise IntegrityError("the tokenizer can't be loaded:", [finding], where=str(path)) from None
     check_probes(path, bundle.manifest, tokenizer)
-    token_bytes = TokenBytes(tokenizer)
+    token_bytes = TokenBytes(tokenizer, engine.vocab)
     watch.end()
     notes += executor.notes
     return Booted(bundle, device, executor, engine, tokenizer, token_bytes, watch.seconds, notes)

@@ -5,9 +5,7 @@ from the vocabulary by the byte-level alphabet of GPT-2, then decoded incrementa
 """
 
 import codecs
-import json
 from array import array
-from itertools import accumulate
 
 from tokenizers import Tokenizer
 
@@ -20,22 +18,21 @@ def byte_alphabet() -> dict[str, int]:
 
 
 class TokenBytes:
-    """The bytes of every token of a byte-level tokenizer; special tokens have none."""
+    """The bytes of every token of a byte-level tokenizer; special tokens have none. `size`: ids are below it.
 
-    def __init__(self, tokenizer: Tokenizer):
-        alphabet = byte_alphabet()
-        added = {token["id"]: token for token in json.loads(tokenizer.to_str())["added_tokens"]}
-        spelled: dict[int, bytes] = {}
-        for text, token in tokenizer.get_vocab(with_added_tokens=True).items():
-            if token in added:
-                spelled[token] = b"" if added[token]["special"] else text.encode("utf-8")
-            else:
-                spelled[token] = bytes(alphabet[character] for character in text)
-        # One string and its cuts: a real vocabulary as a dictionary of its own would take ten times the memory.
-        ordered = [spelled.get(token, b"") for token in range(max(spelled) + 1)]
-        self._bytes = b"".join(ordered)
-        self._cuts = array("I", accumulate(map(len, ordered), initial=0))
-        self.longest = max(map(len, ordered))  # bytes
+    One string and its cuts, made id by id: a real vocabulary as Python objects would take ten times the memory."""
+
+    def __init__(self, tokenizer: Tokenizer, size: int):
+        alphabet, added = byte_alphabet(), tokenizer.get_added_tokens_decoder()
+        joined, self._cuts = bytearray(), array("I", [0])
+        for token in range(size):
+            if token not in added:
+                joined += bytes(map(alphabet.__getitem__, tokenizer.id_to_token(token) or ""))
+            elif not added[token].special:
+                joined += added[token].content.encode("utf-8")
+            self._cuts.append(len(joined))
+        self._bytes = bytes(joined)
+        self.longest = max(map(len, map(self.__getitem__, range(size))))  # bytes
 
     def __getitem__(self, token: int) -> bytes:
         """Ids that the tokenizer skips have no text."""

@@ -71,6 +71,7 @@ def served() -> Served:
     metrics.booted(
         version="0.1.0",
         bundle_id="5f0c",
+        mode="fast",
         model="tiny-qwen3",
         device="cuda",
         buckets=["decode-b1-c512", "decode-b8-c512", "prefill-t64-c512"],

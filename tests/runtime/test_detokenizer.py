@@ -16,7 +16,7 @@ from qpack_runtime.detokenizer import Detokenizer, TokenBytes, byte_alphabet
 from qwen_tokenizers import qwen_tokenizer_file
 
 TOKENIZER = Tokenizer.from_file(str(ASSETS / "tiny-qwen3" / "tokenizer.json"))
-TOKEN_BYTES = TokenBytes(TOKENIZER)
+TOKEN_BYTES = TokenBytes(TOKENIZER, TOKENIZER.get_vocab_size())
 PUBLISHED = {"qwen3": "qwen2.5-72b-instruct", "qwen3_5": "qwen3.5-27b"}  # as the package names their vocabularies
 LOST = "\ufffd"
 IDS = st.lists(st.integers(0, TOKENIZER.get_vocab_size() - 1), max_size=40)
@@ -56,7 +56,7 @@ def test_any_tokens_give_what_the_tokenizer_decodes_without_its_marks_of_what_is
 @pytest.fixture(scope="module", params=["qwen3", "qwen3_5"])
 def real(request: pytest.FixtureRequest) -> tuple[Tokenizer, TokenBytes]:
     tokenizer = qwen_tokenizer_file(request.param)
-    return tokenizer, TokenBytes(tokenizer)
+    return tokenizer, TokenBytes(tokenizer, tokenizer.get_vocab_size())
 
 
 def test_no_id_of_a_real_vocabulary_makes_a_stream_show_that_something_is_lost(real: tuple[Tokenizer, TokenBytes]):
@@ -76,7 +76,7 @@ def test_no_id_of_a_real_vocabulary_makes_a_stream_show_that_something_is_lost(r
 def test_characters_that_real_tokenizers_split_come_whole(family: str, ids: list[int]):
     """exo#1691, dynamo#12630. The package's own decoder, on tiktoken, is what we compare with."""
     tokenizer = qwen_tokenizer_file(family)
-    pieces = stream(ids, TokenBytes(tokenizer))
+    pieces = stream(ids, TokenBytes(tokenizer, tokenizer.get_vocab_size()))
     assert "".join(pieces) == get_tokenizer(PUBLISHED[family]).decode(ids)
     assert LOST not in "".join(pieces)
     assert pieces[-1]
@@ -86,7 +86,7 @@ def test_special_tokens_have_no_text_and_other_added_tokens_have_theirs(tmp_path
     tokenizer = Tokenizer.from_file(str(ASSETS / "tiny-qwen3" / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken("<think>", special=False)])
     ids = [510, 512]  # <|im_start|> and the one just added
-    assert stream(ids, TokenBytes(tokenizer)) == ["", "<think>"]
+    assert stream(ids, TokenBytes(tokenizer, tokenizer.get_vocab_size())) == ["", "<think>"]
     assert tokenizer.decode(ids) == "<think>"
 
 

@@ -90,7 +90,7 @@ class Metrics:
         self.boot_seconds = gauge("qpack_boot_seconds", "Time of the whole boot.")
         self.arena_bytes = gauge("qpack_arena_bytes", "Size of each arena.", ("arena",))
         self.build_info = gauge(
-            "qpack_build_info", "What runs here; always 1.", ("version", "bundle_id", "model", "device")
+            "qpack_build_info", "What runs here; always 1.", ("version", "bundle_id", "model", "device", "mode")
         )
 
         self.queue_time_seconds = histogram("qpack_queue_time_seconds", "From arrival to a slot.", buckets=WAIT_EDGES)
@@ -140,6 +140,7 @@ class Metrics:
         bundle_id: str,
         model: str,
         device: str,
+        mode: str,
         buckets: Iterable[str],
         slots: int,
         queue_limit: int,
@@ -147,8 +148,9 @@ class Metrics:
         phase_seconds: Mapping[str, float],
         capture_seconds: float,
     ) -> None:
-        """What the boot decided and took. `capture_seconds`: binding or capturing all buckets."""
-        self.build_info.labels(version, bundle_id, model, device).set(1)
+        """What the boot decided and took. `mode`: how the device computes, as its executor calls it.
+        `capture_seconds`: binding or capturing all buckets."""
+        self.build_info.labels(version, bundle_id, model, device, mode).set(1)
         self.slots.set(slots)
         self.queue_limit.set(queue_limit)
         self.graph_capture_seconds.set(capture_seconds)

@@ -34,8 +34,8 @@ class ServedModel:
         self.booted, self.name = booted, name
         self.context = booted.engine.context
         self.created = int(time.time())
-        mode = booted.facts.get("mode", booted.facts.get("target", ""))
-        self.fingerprint = f"qpack-{version('qpack-llm')}-{booted.device}-{mode}-{booted.bundle.bundle_id[:16]}"
+        self.mode: str = booted.facts.get("mode") or booted.facts.get("target", "")  # how the device computes
+        self.fingerprint = f"qpack-{version('qpack-llm')}-{booted.device}-{self.mode}-{booted.bundle.bundle_id[:16]}"
         self.defaults = _defaults(booted)
         self.tokens = PromptTokens(booted.tokenizer, booted.token_bytes, self.context, booted.engine.vocab, thread)
         self._template = template

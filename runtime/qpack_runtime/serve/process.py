@@ -133,6 +133,7 @@ class Process:
         self._metrics.booted(
             version=version("qpack-llm"),
             bundle_id=booted.bundle.bundle_id,
+            mode=served.mode,
             model=served.name,
             device=booted.device,
             buckets=manifest["capture_order"],

@@ -22,6 +22,7 @@ def booted(device: str = "cpu") -> Metrics:
     metrics.booted(
         version="0.1.0",
         bundle_id="5f0c",
+        mode="fast",
         model="tiny-qwen3",
         device=device,
         buckets=BUCKETS,
@@ -104,7 +105,7 @@ def test_a_boot_is_told():
     assert scrape.value("qpack_graph_capture_seconds") == 0.5
     assert scrape.value("qpack_arena_bytes", arena="state") == 2048
     assert (scrape.value("qpack_slots"), scrape.value("qpack_queue_limit")) == (8, 64)
-    info = {"version": "0.1.0", "bundle_id": "5f0c", "model": "tiny-qwen3", "device": "cpu"}
+    info = {"version": "0.1.0", "bundle_id": "5f0c", "model": "tiny-qwen3", "device": "cpu", "mode": "fast"}
     assert scrape.value("qpack_build_info", **info) == 1
 
 
