@@ -1,6 +1,8 @@
 """POST /v1/chat/completions and /v1/completions: a request becomes jobs, their events an answer."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,13 +13,14 @@ from qpack_runtime.serve.http.answer_response import Answer, Unasked
 from qpack_runtime.serve.http.api_error import ApiError
 from qpack_runtime.serve.http.body import parsed, read_body
 from qpack_runtime.serve.http.logprobs import Spelling
-from qpack_runtime.serve.http.requests import Decoding, parse_chat, parse_completion
+from qpack_runtime.serve.http.requests import ChatRequest, CompletionRequest, Decoding, parse_chat, parse_completion
 from qpack_runtime.serve.http.shapes import ChatShape, CompletionShape
 from qpack_runtime.serve.logs import log
 from qpack_runtime.serve.service import Service
 from qpack_runtime.serve.text.tool_calls import ToolCallParser
 
 SEEDS = 2**64
+Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
 
 
 class Decode:
@@ -27,12 +30,8 @@ class Decode:
         self._service, self._log_prompts = service, log_prompts
 
     async def chat(self, request: Request) -> Response:
-        body = await read_body(request)
-        self._service.require_ready()
-        served = self._service.served
-        asked = await parsed(parse_chat, body, served.defaults)
-        served.require(asked.model)
-        decoding = asked.decoding
+        asked = await self._asked(request, parse_chat)
+        served, decoding = self._service.served, asked.decoding
         if asked.use_tools and decoding.response_format is not None:
             problem = "an answer that follows response_format can't hold tool calls; set tool_choice to none"
             raise ApiError(400, problem, param="response_format")
@@ -48,12 +47,8 @@ class Decode:
         return self._answer(jobs, parts, decoding, ChatShape)
 
     async def completion(self, request: Request) -> Response:
-        body = await read_body(request)
-        self._service.require_ready()
-        served = self._service.served
-        asked = await parsed(parse_completion, body, served.defaults)
-        served.require(asked.model)
-        decoding = asked.decoding
+        asked = await self._asked(request, parse_completion)
+        served, decoding = self._service.served, asked.decoding
         prompts = []
         for prompt in asked.prompts:
             if isinstance(prompt, str):
@@ -70,6 +65,14 @@ class Decode:
             return Unasked(parts, self._shape(CompletionShape, decoding), decoding)
         jobs = await self._jobs(request, prompts, decoding)
         return self._answer(jobs, parts, decoding, CompletionShape)
+
+    async def _asked(self, request: Request, parse: Callable[[bytes, Mapping[str, float]], Asked]) -> Asked:
+        body = await read_body(request)
+        self._service.require_ready()
+        served = self._service.served
+        asked = await parsed(parse, body, served.defaults)
+        served.require(asked.model)
+        return asked
 
     def _echoed(self, prompt: str | list[int], echo: bool) -> str:
         if not echo:

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimi
 
 from qpack_runtime.boot import Booted
 from runtime.serve.http.conftest import Alone
-from server_process import ServerProcess
+from server_process import SLOW_STEPS, ServerProcess
 
 MODEL = "tiny-qwen3_5"
 PROMPT = "And the LORD said unto"
@@ -21,14 +21,6 @@ MESSAGES: Any = [{"role": "system", "content": "Speak."}, {"role": "user", "cont
 CHAT = "<|im_start|>system\nSpeak.<|im_end|>\n<|im_start|>user\nWho art thou?<|im_end|>\n<|im_start|>assistant\n"
 END = 511
 BIAS = {str(END): -100}  # an answer that goes on to its limit
-SLOW_STEPS = """
-import time
-from qpack_runtime.engine import Engine
-def slow(self, slots, decode=Engine.launch_decode):
-    time.sleep(0.02)
-    return decode(self, slots)
-Engine.launch_decode = slow
-"""
 
 
 @pytest.mark.parametrize(
