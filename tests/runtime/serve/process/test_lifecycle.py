@@ -265,16 +265,3 @@ def test_a_damaged_bundle_ends_the_boot(bundle: Path, tmp_path: Path):
     code, lines = refused(copy)
     assert code == 5
     assert any(weights.name in line for line in lines)
-
-
-def test_an_idle_server_needs_little_beyond_weights_and_arenas(bundle: Path, capsys: pytest.CaptureFixture[str]):
-    with ServerProcess(bundle) as server:
-        server.ready()
-        server.get(COMPLETIONS, LONG)  # what is loaded at the first request is part of an idle server
-        memory = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))["memory"]
-        model = sum(memory[name] for name in ("weights_bytes", "state_bytes", "io_bytes"))
-        model += max(memory["work_bytes"].values())
-        own = server.resident_bytes() - model
-    with capsys.disabled():
-        print(f"\nidle server: {own / 1e6:.1f} MB beyond {model / 1e6:.1f} MB of weights and arenas")
-    assert own < 120e6
