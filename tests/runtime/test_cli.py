@@ -208,7 +208,7 @@ def test_messages_that_can_not_be_read_are_wrong_input(bundle: Path, tmp_path: P
 def test_an_image_is_not_supported(bundle: Path, tmp_path: Path):
     content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     path = write(tmp_path / "chat.json", json.dumps([{"role": "user", "content": content}]))
-    assert "'image_url' is not supported" in refused(generate(bundle, "--messages", path), 4)
+    assert '"image_url" is not supported' in refused(generate(bundle, "--messages", path), 4)
 
 
 def test_a_prompt_beyond_the_context_does_not_fit(bundle: Path):
