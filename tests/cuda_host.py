@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -122,24 +123,29 @@ def check_boot(lines: list[str]) -> None:
     assert not late, f"after the boot: {late}"
 
 
+def stubbed(library: Path, settings: Mapping[str, int | str] = MappingProxyType({})) -> dict[str, str]:
+    """What the environment of a process holds whose libcuda.so.1 is the stub, and which finds the tests' modules."""
+    return {**environment(library, settings), "PYTHONPATH": str(Path(__file__).parent)}
+
+
 def run_runtime(
     library: Path, *arguments: str, settings: Mapping[str, int | str], computing: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """`qpack-runtime` in a process of its own, whose libcuda.so.1 is the stub. Kernels do nothing unless `computing`;
     the second argument is the bundle."""
-    variables = {**os.environ, **environment(library, settings), "PYTHONPATH": str(Path(__file__).parent)}
+    variables = {**os.environ, **stubbed(library, settings)}
     code = COMPUTING if computing else "from qpack_runtime.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", check=False)
 
 
-COMPUTING = """
+# Makes the stub compute; runs in a process of its own, before the command whose second argument is the bundle.
+HOOKED = """
 import sys
 from pathlib import Path
 from cuda_client import Stub
 from cuda_host import interpreted
-from qpack_runtime.cli import main
 stub = Stub(Path("libcuda.so.1"))
 stub.set_hook(interpreted(Path(sys.argv[2])))
-main()
 """
+COMPUTING = f"{HOOKED}\nfrom qpack_runtime.cli import main; main()"

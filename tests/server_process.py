@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,23 @@ PATIENCE = 120  # seconds: a safety net, nothing is measured by it
 class ServerProcess:
     """`qpack-runtime serve BUNDLE --port 0 ARGUMENTS`, killed at the end of the context if it still lives.
 
-    `patch` is Python that runs in the server before anything else. `log` has the lines on stderr that are JSON,
-    `plain` the others. `hears` leaves the process a stdin, which the patch may read."""
+    `patch` is Python that runs in the server before anything else, `environment` what its environment has beside ours.
+    `log` has the lines on stderr that are JSON, `plain` the others. `hears` leaves the process a stdin, which the patch
+    may read."""
 
-    def __init__(self, bundle: Path, *arguments: str, patch: str = "", hears: bool = False):
+    def __init__(
+        self,
+        bundle: Path,
+        *arguments: str,
+        patch: str = "",
+        hears: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ):
         command = [sys.executable, "-c", f"{patch}\n{MAIN}", "serve", str(bundle), "--port", "0", *arguments]
         stdin = subprocess.PIPE if hears else subprocess.DEVNULL
-        self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        variables = {**os.environ, **(environment or {})}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, env=variables)
         self.pid = self.process.pid
         self.log: list[dict[str, Any]] = []
         self.plain: list[str] = []

@@ -149,7 +149,10 @@ class Process:
         if booted.device == "cuda":
             from qpack_runtime.serve.gpu_gauges import GpuGauges
 
-            self._metrics.registry.register(GpuGauges())
+            gauges = GpuGauges()
+            self._metrics.registry.register(gauges)
+            if gauges.absent:
+                log("gpu_gauges_absent", reason=gauges.absent)
 
     async def _until(self, awaited) -> None:
         """Waits for `awaited`. Raises what ended the engine, or the HTTP server, if that comes first."""
