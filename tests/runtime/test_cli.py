@@ -283,3 +283,11 @@ def test_help_fits_a_terminal(command: list[str]):
     result = CliRunner().invoke(main, [*command, "--help"], terminal_width=80)
     assert result.exit_code == 0
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("flag", ["--timeout", "--drain", "--longest-wait"])
+@pytest.mark.parametrize("seconds", ["nan", "-1", "soon"])
+def test_a_server_is_told_of_seconds_in_numbers(bundle: Path, flag: str, seconds: str):
+    ran = CliRunner().invoke(main, ["serve", str(bundle), flag, seconds])
+    assert ran.exit_code == 2
+    assert flag in ran.stderr

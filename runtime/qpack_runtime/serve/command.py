@@ -1,5 +1,6 @@
 """`qpack-runtime serve`: its flags."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,18 @@ import click
 from qpack_runtime.cli_flags import BUNDLE, boot_options
 from qpack_schemas.errors import UsageError
 from qpack_schemas.report import errors_reported
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; click's own range lets NaN through, which compares with nothing."""
+
+    name = "seconds"
+
+    def convert(self, value, param, ctx):
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
 
 
 @click.command()
@@ -19,14 +32,12 @@ from qpack_schemas.report import errors_reported
     "--queue", type=click.IntRange(1), default=64, show_default=True, help="Sequences that may wait for a slot."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, help="Seconds of a request."
+    "--timeout", type=Seconds(0, min_open=True), default=600.0, show_default=True, help="Seconds of a request."
 )
-@click.option(
-    "--drain", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds for answers after SIGTERM."
-)
+@click.option("--drain", type=Seconds(0), default=30.0, show_default=True, help="Seconds for answers after SIGTERM.")
 @click.option(
     "--longest-wait",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     default=0.1,
     show_default=True,
     help="Seconds that a piece of a new prompt may hold up running answers.",

@@ -162,6 +162,7 @@ class Process:
             for one in (self._ended, self._serving):
                 if one.done():
                     one.result()
+                    raise QpackError("the server has ended, though nobody told it to")
             await task
         finally:
             task.cancel()
