@@ -7,15 +7,24 @@ from qpack_packager.cuda.package import describe_targets
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.groups import GROUP
 from qpack_packager.text_files import TextPart
-from qpack_schemas.bundle_files import sha256_of
 from qpack_schemas.bundle_rules import FORMS, vocabulary_forms
-from qpack_schemas.manifest import CONTRACT_VERSION, SCHEMA_VERSION, FileEntry, Kernel, Model, Source, Tensor
+from qpack_schemas.manifest import (
+    CONTRACT_VERSION,
+    SCHEMA_VERSION,
+    FileEntry,
+    Kernel,
+    Model,
+    Source,
+    SourceFile,
+    Tensor,
+)
 from qpack_schemas.memory import account
 from qpack_schemas.strict_json import JsonValue
 
 
 def describe(
     prepared: Prepared,
+    sources: list[SourceFile],
     places: Mapping[str, tuple[str, str]],
     files: Sequence[FileEntry],
     text: TextPart,
@@ -31,7 +40,7 @@ def describe(
         "min_runtime": CONTRACT_VERSION,
         "features_required": [],
         "model": describe_model(prepared),
-        "source": _source(prepared, text),
+        "source": _source(prepared, sources, text),
         "quant": {
             "method": "rtn",
             "scheme": "int4, symmetric, signed scale per group, value = (code - 8) * scale",
@@ -89,15 +98,9 @@ def describe_model(prepared: Prepared) -> Model:
     return model
 
 
-def _source(prepared: Prepared, text: TextPart) -> Source:
-    directory = prepared.text.directory
-    names = sorted({*prepared.checkpoint.files, *prepared.tokenizer.files})
-    entries: list[FileEntry] = [
-        {"path": name, "bytes": (directory / name).stat().st_size, "sha256": sha256_of(directory / name)}
-        for name in names
-    ]
+def _source(prepared: Prepared, files: list[SourceFile], text: TextPart) -> Source:
     notes = [*prepared.checkpoint.notes, *text.notes]
-    return {"uri": None, "revision": None, "files": entries, "licenses": text.licenses, "notes": notes}
+    return {"uri": None, "revision": None, "files": files, "licenses": text.licenses, "notes": notes}
 
 
 def _tensors(prepared: Prepared, places: Mapping[str, tuple[str, str]]) -> dict[str, Tensor]:

@@ -2,14 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 Mode = Literal["auto", "plain", "json"]
+Unit = Literal["", "bytes"]
 
 
-Step = Callable[[str], None]  # called with what has just been finished, once per unit of work
+class Step(Protocol):
+    def __call__(self, unit: str, amount: int = 1, /) -> None:
+        """`unit` has just been finished; it was `amount` of the phase's total."""
 
 
 class Progress:
@@ -21,34 +25,56 @@ class Progress:
         self._event({"event": "note", "message": message}, f"note: {message}")
 
     @contextmanager
-    def phase(self, name: str, total: int) -> Iterator[Step]:
-        """A phase of `total` units of work."""
+    def phase(self, name: str, total: int, unit: Unit = "") -> Iterator[Step]:
+        """A phase of `total` units of work, or bytes of it: then its rate and what remains of it are told as well."""
         if self.mode == "bar":
-            with self._bar(name, total) as advance:
+            with self._bar(name, total, unit) as advance:
                 yield advance
             return
-        self._event({"event": "phase", "phase": name, "total": total}, f"{name} ({total})")
-        done, tenths = 0, 0
+        self._event({"event": "phase", "phase": name, "total": total}, f"{name} ({_amount(total, unit)})")
+        done, tenths, begun = 0, 0, time.monotonic()
 
-        def step(unit: str) -> None:
+        def step(finished: str, amount: int = 1) -> None:
             nonlocal done, tenths
-            done += 1
-            plain = "" if done * 10 // total == tenths else f"  {name}: {done} of {total}"
-            tenths = done * 10 // total
-            self._event({"event": "step", "phase": name, "done": done, "total": total, "unit": unit}, plain)
+            done += amount
+            event: dict[str, object] = {"event": "step", "phase": name, "done": done, "total": total, "unit": finished}
+            plain = f"  {name}: {_amount(done, unit)} of {_amount(total, unit)}"
+            if unit:
+                rate = done / max(time.monotonic() - begun, 1e-9)
+                left = (total - done) / rate if rate else 0.0
+                event |= {"bytes_per_second": round(rate), "seconds_left": round(left, 1)}
+                plain += f", {rate / 1e6:,.0f} MB/s, {left:.0f} s left"
+            if total and done * 10 // total == tenths:
+                plain = ""
+            tenths = done * 10 // total if total else 0
+            self._event(event, plain)
 
         yield step
 
     @contextmanager
-    def _bar(self, name: str, total: int) -> Iterator[Step]:
+    def _bar(self, name: str, total: int, unit: Unit) -> Iterator[Step]:
         from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
         from rich.progress import Progress as RichProgress
 
-        with RichProgress(console=Console(stderr=True), transient=True) as bars:
+        shown = [DownloadColumn(), TransferSpeedColumn()] if unit else [MofNCompleteColumn()]
+        columns = [TextColumn("{task.description}"), BarColumn(), *shown, TimeRemainingColumn()]
+        with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
             task = bars.add_task(name, total=total)
-            yield lambda unit: bars.advance(task)
+            yield lambda finished, amount=1: bars.advance(task, amount)
 
     def _event(self, event: dict[str, object], plain: str) -> None:
         line = json.dumps(event, ensure_ascii=True) if self.mode == "json" else plain
         if line:
             print(line, file=sys.stderr, flush=True)
+
+
+def _amount(count: int, unit: Unit) -> str:
+    return f"{count / 1e6:,.1f} MB" if unit else str(count)

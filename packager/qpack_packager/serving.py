@@ -36,6 +36,7 @@ class Options:
     tuning: Path | None = None  # a file of `qpack-runtime tune`
     lm_head: str = "int8"
     embedding: str = "int8"
+    rules: tuple[tuple[str, str], ...] = ()  # glob of weights of layers -> bf16, int8 or int4; the first that fits
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Serving:
     dtype: str  # of activations, KV cache and convolution state
     lm_head: HeadForm  # the layers are int4 whatever this is
     embedding: EmbeddingForm
+    rules: tuple[tuple[str, str], ...]
 
     def most_rows(self, kind: Kind) -> int:
         return max(bucket["rows"] for bucket in self.buckets if bucket["program"] == kind)
@@ -78,4 +80,4 @@ def plan_serving(max_context: int, options: Options) -> Serving:
         for context in reversed(lengths)
     ]
     head, embedding = HEADS[options.lm_head], EMBEDDINGS[options.embedding]
-    return Serving(slots, lengths[-1], tuple(buckets), options.dtype, head, embedding)
+    return Serving(slots, lengths[-1], tuple(buckets), options.dtype, head, embedding, options.rules)

@@ -1,11 +1,16 @@
 """What becomes of every tensor of a checkpoint: quantized, kept dense by a named rule, or dropped by a named rule."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
-from qpack_schemas.errors import InputError
+from qpack_packager.checkpoint.source_tensor import INT4, Tensor
+from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.manifest import Rule, TensorCounts
+
+WeightForm = Literal["dense", "int8", "int4"]
+FORMS: Mapping[str, WeightForm] = {"bf16": "dense", "int8": "int8", "int4": "int4"}  # as rules spell them
 
 # By canonical name (`model.language_model.` became `model.`); the first rule that matches gives the reason.
 KEPT: tuple[tuple[str, str], ...] = (
@@ -23,13 +28,61 @@ DROPPED: tuple[tuple[str, str], ...] = (
     ("mtp.*", "multi-token prediction layers are not used"),
     ("model.visual.*", "the vision tower is not used: text input only"),
 )
+UNQUANTIZED = ("*", "the quantized checkpoint leaves it as it is")
 STORED_TWICE = ("model.embed_tokens.weight", "tied: as it is for one of embedding and head, quantized for the other")
 TIED_HEAD = ("lm_head.weight", "equal to the embedding that it is tied to")
 
 
-def kept_reason(name: str) -> str | None:
-    """Why a tensor of a layer stays dense, or None if it is to be quantized."""
-    return next((reason for glob, reason in KEPT if fnmatchcase(name, glob)), None)
+class LayerForms:
+    """The forms that the weights of layers get. The first of `rules` that matches a weight's name decides; else the
+    policy above; else a checkpoint that `imports` int4 keeps what it leaves unquantized, and others become int4."""
+
+    def __init__(self, rules: Sequence[tuple[str, str]], *, imports: bool):
+        self.rules, self.imports = rules, imports
+        self.kept: dict[str, tuple[str, str]] = {}  # tensor -> (glob, reason)
+        self._unused = set(rules)
+
+    def of(self, tensors: Mapping[str, Tensor], where: str) -> WeightForm:
+        """The form of a weight that is made of `tensors`, joined. Raises UsageError where rules part them."""
+        forms: dict[str, WeightForm] = {name: self._form(name, tensor, where) for name, tensor in tensors.items()}
+        if len(set(forms.values())) > 1:
+            said = ", ".join(f"{name} {form}" for name, form in forms.items())
+            raise UsageError(
+                f"weights that are multiplied together get different forms: {said}", where=where,
+                remedy="give all of them one form with a rule",
+            )  # fmt: skip
+        return next(iter(forms.values()))
+
+    def refuse_unused(self) -> None:
+        """A rule that matches nothing is a mistake."""
+        for glob, form in self.rules:
+            if (glob, form) in self._unused:
+                raise UsageError(
+                    f"the rule {glob}={form} matches no weight of a layer before other rules do",
+                    remedy="`qpack plan` lists the tensors; for head and embedding there are --lm-head and --embedding",
+                )
+
+    def _form(self, name: str, tensor: Tensor, where: str) -> WeightForm:
+        rule = next((rule for rule in self.rules if fnmatchcase(name, rule[0])), None)
+        if rule:
+            self._unused.discard(rule)
+        packed = tensor.dtype == INT4
+        form = FORMS[rule[1]] if rule else None
+        if packed and form not in (None, "int4"):
+            raise UsageError(
+                f"the rule {'='.join(rule or ())} asks for more than the checkpoint has: {name} is int4 there",
+                where=where, remedy="build from the unquantized checkpoint",
+            )  # fmt: skip
+        if form is None and not packed:
+            if kept := next((rule for rule in KEPT if fnmatchcase(name, rule[0])), None):
+                self.kept[name] = kept
+                return "dense"
+            if self.imports:
+                self.kept[name] = UNQUANTIZED
+                return "dense"
+        if form == "dense" and rule:
+            self.kept[name] = (rule[0], "asked for by a rule")
+        return form or "int4"
 
 
 @dataclass(frozen=True)
@@ -37,13 +90,13 @@ class Accounting:
     """Source tensors by fate; together they are the whole checkpoint."""
 
     quantized: frozenset[str]
-    kept: frozenset[str]  # also what is stored both ways, by the rule STORED_TWICE
+    kept: Mapping[str, tuple[str, str]]  # name -> (glob, reason); also what is stored both ways, see `twice`
     dropped: Mapping[str, tuple[str, str]]  # name -> (glob, reason)
     twice: frozenset[str]
 
     def to_manifest(self) -> dict[str, object]:
         """The fields `kept`, `dropped` and `tensors` of the manifest's `quant`."""
-        kept = [next(rule for rule in KEPT if fnmatchcase(name, rule[0])) for name in self.kept - self.twice]
+        kept = [rule for name, rule in self.kept.items() if name not in self.twice]
         counts: TensorCounts = {
             "source": len(self.quantized) + len(self.kept) + len(self.dropped),
             "quantized": len(self.quantized),
@@ -60,9 +113,16 @@ def _count(rules: Iterable[tuple[str, str]]) -> list[Rule]:
 
 
 def account(
-    present: Iterable[str], dense: Iterable[str], quantized: Iterable[str], *, tied_duplicate: bool, where: str
+    present: Iterable[str],
+    dense: Iterable[str],
+    quantized: Iterable[str],
+    reasons: Mapping[str, tuple[str, str]],
+    *,
+    tied_duplicate: bool,
+    where: str,
 ) -> Accounting:
-    """Accounts for the `present` tensors, of which the programs use `dense` as they are and `quantized` rounded.
+    """Accounts for the `present` tensors, of which the programs use `dense` as they are, for `reasons` or by the
+    policy, and `quantized` rounded.
 
     Raises InputError naming the tensors that no program uses and no rule drops: a checkpoint that qpack doesn't
     understand in full must not become a bundle.
@@ -83,4 +143,7 @@ def account(
             f"{len(unknown)} tensors are neither used by the model nor dropped by a rule: {shown}", where=where,
             remedy="this is not a plain checkpoint of its family; a merged or exported one may be",
         )  # fmt: skip
-    return Accounting(rounded - kept, kept, dropped, twice=kept & rounded)
+    why = {
+        name: reasons.get(name) or next(rule for rule in KEPT if fnmatchcase(name, rule[0])) for name in sorted(kept)
+    }
+    return Accounting(rounded - kept, why, dropped, twice=kept & rounded)

@@ -4,30 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
 from qpack_packager.checkpoint.model_config import ModelConfig, read_model_config
 from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.checkpoint.quantized import assemble
+from qpack_packager.checkpoint.source_tensor import DTYPES, SourceTensor, Tensor
 from qpack_packager.checkpoint.weight_files import INDEX, WeightFiles, find_weights
 from qpack_schemas.errors import InputError, UnsupportedError
 from qpack_schemas.strict_json import JsonValue
 
 CONFIG = "config.json"
 _MULTIMODAL_PREFIX, _PREFIX = "model.language_model.", "model."
-_DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
-
-
-@dataclass(frozen=True)
-class SourceTensor:
-    """One tensor of the checkpoint. `begin` is its first byte's offset in the file."""
-
-    source_name: str
-    path: Path
-    dtype: str  # numpy's name: bfloat16, float16, float32 or float64
-    shape: tuple[int, ...]
-    begin: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +24,7 @@ class Checkpoint:
 
     config_document: JsonValue
     config: ModelConfig
-    tensors: Mapping[str, SourceTensor]  # sorted by canonical name, whatever the shards
+    tensors: Mapping[str, Tensor]  # sorted by canonical name, whatever the shards
     notes: list[str]  # what a person should know and what is no error
     files: tuple[str, ...]  # read so far, relative to the directory, sorted
 
@@ -58,29 +46,25 @@ class Checkpoint:
         return cls(
             config_document=document.value,
             config=config,
-            tensors=_by_canonical_name(directory, weights),
+            tensors=assemble(_by_canonical_name(directory, weights), document),
             notes=list(weights.notes),
             files=tuple(sorted([CONFIG, *index, *weights.spans])),
         )
 
-    def load(self, name: str) -> np.ndarray:
-        """The tensor with this canonical name, read-only; only its bytes are mapped, until the array is dropped."""
-        tensor = self.tensors[name]
-        if not tensor.bytes:
-            return np.empty(tensor.shape, tensor.dtype)
-        data = np.memmap(tensor.path, np.uint8, mode="r", offset=tensor.begin, shape=tensor.bytes)
-        return data.view(np.ndarray).view(tensor.dtype).reshape(tensor.shape)
+    def lines(self, name: str, first: int, last: int) -> np.ndarray:
+        """Lines `first` to `last` of the tensor with this canonical name."""
+        return self.tensors[name].lines(first, last)
 
 
 def _by_canonical_name(directory: Path, weights: WeightFiles) -> dict[str, SourceTensor]:
     tensors: dict[str, SourceTensor] = {}
     for file, spans in weights.spans.items():
         for name, span in spans.items():
-            if span.dtype not in _DTYPES:
+            if span.dtype not in DTYPES:
                 raise UnsupportedError(
-                    f"tensor {name!r} is {span.dtype}, weights must be one of {', '.join(_DTYPES)}",
+                    f"tensor {name!r} is {span.dtype}, tensors must be one of {', '.join(DTYPES)}",
                     where=str(directory / file),
-                    remedy="if this checkpoint is quantized already, start from the unquantized one",
+                    remedy="start from the unquantized checkpoint",
                 )
             canonical = _PREFIX + name.removeprefix(_MULTIMODAL_PREFIX) if name.startswith(_MULTIMODAL_PREFIX) else name
             if canonical in tensors:
@@ -89,6 +73,6 @@ def _by_canonical_name(directory: Path, weights: WeightFiles) -> dict[str, Sourc
                     where=str(directory / file),
                     remedy=f"keep the one with the prefix {_MULTIMODAL_PREFIX!r} or the one with {_PREFIX!r}",
                 )
-            dtype = np.dtype(_DTYPES[span.dtype]).name
+            dtype = np.dtype(DTYPES[span.dtype]).name
             tensors[canonical] = SourceTensor(name, directory / file, dtype, span.shape, span.begin, span.bytes)
     return dict(sorted(tensors.items()))

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import cast
 
-from qpack_packager.bundle_writer import plan_weights
 from qpack_packager.commands.memory_use import Parts, memory_lines, memory_parts
 from qpack_packager.commands.roofline import tokens_per_second
 from qpack_packager.commands.sections import (
@@ -25,6 +24,7 @@ from qpack_packager.describe import describe_model
 from qpack_packager.devices import DEVICES, Device
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.groups import GROUP
+from qpack_packager.weights.shards import plan_weights
 from qpack_schemas.bundle_rules import vocabulary_forms
 from qpack_schemas.manifest import Memory, Quant
 from qpack_schemas.memory import account
@@ -36,7 +36,7 @@ NOT_GRAPHABLE = "no CUDA target can be built for this model: `qpack doctor` says
 def report(prepared: Prepared, output_format: str) -> str:
     """The plan as text for people or as one JSON object. That a device is too small is no error here."""
     lowered, serving = prepared.lowered, prepared.serving
-    tensors = {name: buffer for module in lowered.modules for name, buffer in module.tensors.items()}
+    tensors = lowered.layout
     files = {
         path: max(span.begin + span.bytes for span in plan.spans.values())
         for path, plan in plan_weights(tensors).items()

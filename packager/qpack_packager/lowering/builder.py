@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qpack_packager.lowering.modules import Module, Rows, dense, marlin
-from qpack_packager.weights_policy import kept_reason
+from qpack_packager.checkpoint.source_tensor import FLOATS, Tensor, as_packed
+from qpack_packager.lowering.modules import Module, Rows, dense, int8, marlin
+from qpack_packager.weights_policy import LayerForms
 from qpack_schemas.errors import InputError
 from qpack_schemas.program import Arena, Buffer, Instruction, Kind, Program, align
 
@@ -12,8 +13,9 @@ from qpack_schemas.program import Arena, Buffer, Instruction, Kind, Program, ali
 class Shared:
     """What both programs name: weight modules, and the buffers that outlive a step, placed one behind the other."""
 
-    def __init__(self, sources: Mapping[str, tuple[str, tuple[int, ...]]], where: str):
-        self.sources = sources  # checkpoint tensor -> (dtype, shape)
+    def __init__(self, sources: Mapping[str, Tensor], forms: LayerForms, where: str):
+        self.sources = sources  # the checkpoint's tensors
+        self.forms = forms  # what becomes of the weights of layers
         self.where = where  # the checkpoint, for messages
         self.modules: dict[str, Module] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -33,12 +35,21 @@ class Shared:
         """The dtype of a checkpoint tensor that must be there in this shape."""
         if name not in self.sources:
             raise InputError(f"tensor {name!r} of shape {list(shape)} is missing", where=self.where)
-        dtype, actual = self.sources[name]
+        dtype, actual = self.sources[name].dtype, self.sources[name].shape
         if actual != shape:
             message = f"tensor {name!r} has shape {list(actual)}, config.json asks for {list(shape)}"
             raise InputError(message, where=self.where)
-        if dtype not in ("float32", "bfloat16", "float16"):
+        if dtype == "float64":
             raise InputError(f"tensor {name!r} is {dtype}, not float32, bfloat16 or float16", where=self.where)
+        return dtype
+
+    def dense_dtype(self, name: str, shape: tuple[int, ...]) -> str:
+        """Likewise, of one that is to be stored as it is."""
+        if (dtype := self.expect(name, shape)) not in FLOATS:
+            raise InputError(
+                f"tensor {name!r} is quantized ({dtype}), but the model needs it as numbers", where=self.where,
+                remedy="export the checkpoint with this tensor unquantized",
+            )  # fmt: skip
         return dtype
 
 
@@ -81,30 +92,46 @@ class Builder:
         """Tensors kept as they are, joined along the first axis; in their common dtype, or float32 if they differ.
 
         `stored`, if given, is the shape in the bundle: more (zero) lines, or without the dimensions of 1."""
-        dtypes = {self.shared.expect(rows.tensor, self._whole(rows, shape)) for rows, shape in sources.items()}
+        dtypes = {self.shared.dense_dtype(rows.tensor, self._whole(rows, shape)) for rows, shape in sources.items()}
         shapes = list(sources.values())
         shape = (sum(part[0] for part in shapes), *shapes[0][1:])
         dtype = dtype or (dtypes.pop() if len(dtypes) == 1 else "float32")
-        self.shared.add_module(dense(name, tuple(sources), shape, stored or shape, dtype))
+        lines = {rows: part[0] for rows, part in sources.items()}
+        self.shared.add_module(dense(name, lines, shape, stored or shape, dtype))
         return name
 
     def linear(
         self, x: str, name: str, sources: Mapping[Rows, int], k: int, *, bias: Mapping[Rows, int] | None = None
     ) -> str:
-        """y = x @ W^T + bias, the sources (tensor -> lines) joined: int4 unless the policy keeps one of them dense."""
+        """y = x @ W^T + bias, the sources (tensor -> lines) joined, in the form that they are to have."""
         shapes = {rows: (n, k) for rows, n in sources.items()}
         n, weight = sum(sources.values()), f"layers.{name}"
         y = self.work(f"{name}.y", "R", n)
         vector = self.dense(f"{weight}.bias", {rows: (n,) for rows, n in bias.items()}) if bias else None
-        if any(kept_reason(rows.tensor) for rows in sources):
+        for rows, shape in shapes.items():
+            self.shared.expect(rows.tensor, self._whole(rows, shape))
+        whole = {rows.tensor: self.shared.sources[rows.tensor] for rows in sources}
+        form = self.shared.forms.of(whole, self.shared.where)
+        if form == "dense":
             inputs = {"x": x, "weight": self.dense(f"{weight}.weight", shapes), "bias": vector}
             self.emit("linear", inputs, {"y": y})
             return y
-        for rows, shape in shapes.items():
-            self.shared.expect(rows.tensor, self._whole(rows, shape))
-        self.shared.add_module(marlin(weight, tuple(sources), (n, k)))
-        self.emit("linear_int4", {"x": x, "q": f"{weight}.q", "scale": f"{weight}.scale", "bias": vector}, {"y": y})
+        tensors = self.quantized(weight, form, sources, k)
+        self.emit(f"linear_{form}", {"x": x, **tensors, "bias": vector}, {"y": y})
         return y
+
+    def quantized(self, name: str, form: str, sources: Mapping[Rows, int], k: int) -> dict[str, str]:
+        """A weight as codes. Operand of a product -> tensor of the bundle."""
+        packed = [tensor for rows in sources if (tensor := as_packed(self.shared.sources[rows.tensor]))]
+        if form == "int8":
+            module = int8(name, sources, k)
+        elif packed:
+            scale = packed[0].scale_dtype
+            module = marlin(name, sources, k, scale, imported=True, zeros=any(one.asymmetric for one in packed))
+        else:
+            module = marlin(name, sources, k)
+        self.shared.add_module(module)
+        return {tensor.removeprefix(f"{name}."): tensor for tensor in module.tensors}
 
     @staticmethod
     def _whole(rows: Rows, shape: tuple[int, ...]) -> tuple[int, ...]:

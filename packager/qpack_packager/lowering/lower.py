@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.checkpoint.source_tensor import INT4
 from qpack_packager.lowering.builder import Shared
 from qpack_packager.lowering.modules import Module
 from qpack_packager.lowering.qwen import EMBEDDING, HEAD, QwenLowering
 from qpack_packager.planner import place_work
 from qpack_packager.serving import Serving
-from qpack_packager.weights_policy import Accounting, account
+from qpack_packager.weights_policy import Accounting, LayerForms, account
 from qpack_schemas.errors import InputError
 from qpack_schemas.program import KINDS, Buffer, Kind, Program
 
@@ -22,21 +23,28 @@ class Lowered:
     accounting: Accounting
     tied: bool
 
+    @property
+    def layout(self) -> dict[str, Buffer]:
+        """The tensors of the modules, as stored, in the order of the weight files."""
+        return {name: buffer for module in self.modules for name, buffer in module.tensors.items()}
+
 
 def lower(checkpoint: Checkpoint, serving: Serving, real_vocab_size: int, where: str) -> Lowered:
     """Lowers the model in `checkpoint`. Raises InputError for missing, misshapen and unaccounted tensors."""
     tied = is_tied(checkpoint, where)
-    shared = Shared({name: (tensor.dtype, tensor.shape) for name, tensor in checkpoint.tensors.items()}, where)
+    forms = LayerForms(serving.rules, imports=any(tensor.dtype == INT4 for tensor in checkpoint.tensors.values()))
+    shared = Shared(checkpoint.tensors, forms, where)
     programs: dict[Kind, Program] = {}
     for kind in KINDS:
         lowering = QwenLowering(checkpoint.config, serving, kind, shared)
         programs[kind] = place_work(lowering.lower(tied=tied, real_vocab_size=real_vocab_size))
+    forms.refuse_unused()
     modules = tuple(shared.modules.values())
     dense, quantized = (
         {rows.tensor for module in modules if (module.form == "dense") == kept for rows in module.sources}
         for kept in (True, False)
     )
-    accounting = account(checkpoint.tensors, dense, quantized, tied_duplicate=tied, where=where)
+    accounting = account(checkpoint.tensors, dense, quantized, forms.kept, tied_duplicate=tied, where=where)
     return Lowered(programs, shared.buffers, modules, accounting, tied)
 
 
@@ -61,6 +69,6 @@ def _same_tensor(checkpoint: Checkpoint, a: str, b: str) -> bool:
     kinds = {(checkpoint.tensors[name].dtype, checkpoint.tensors[name].shape) for name in (a, b)}
     if len(kinds) > 1:
         return False
-    lines = [checkpoint.load(name) for name in (a, b)]
-    blocks = range(0, len(lines[0]), 4096)
-    return all(lines[0][i : i + 4096].tobytes() == lines[1][i : i + 4096].tobytes() for i in blocks)
+    (_, shape), *_ = kinds
+    blocks = ((first, min(first + 4096, shape[0])) for first in range(0, shape[0], 4096))
+    return all(checkpoint.lines(a, *block).tobytes() == checkpoint.lines(b, *block).tobytes() for block in blocks)

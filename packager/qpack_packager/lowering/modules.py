@@ -22,47 +22,68 @@ class Rows:
 
 @dataclass(frozen=True)
 class Module:
-    """One or two tensors of the bundle (codes and their scales), the sources joined along the first axis."""
+    """One to three tensors of the bundle (codes, their scales and zeros), the sources joined along the first axis."""
 
     name: str
     form: Form
     sources: tuple[Rows, ...]
+    lines: tuple[int, ...]  # of each source
     shape: tuple[int, ...]  # of the joined sources, [N, K] for matrices, before padding
     tensors: Mapping[str, Buffer]  # name -> dtype and shape as stored
     theta: float = 0.0  # rope_table only
+    imported: bool = False  # marlin only: the sources are int4 already
 
     @property
     def padded(self) -> tuple[int, int]:
         """[N, K] of a marlin or int8 module after zero padding to whole tiles and groups."""
         n, k = self.shape
-        return -(-n // TILE_N) * TILE_N, -(-k // GROUP) * GROUP
+        return padded(n, k)
 
 
-def dense(name: str, sources: tuple[Rows, ...], shape: tuple[int, ...], stored: tuple[int, ...], dtype: str) -> Module:
+Lines = Mapping[Rows, int]  # source -> how many lines it gives
+
+
+def dense(name: str, sources: Lines, shape: tuple[int, ...], stored: tuple[int, ...], dtype: str) -> Module:
     """Kept as it is, in `dtype`; `stored` may differ from `shape` by zero lines at the end or dimensions of 1."""
-    return Module(name, "dense", sources, shape, {name: Buffer("weights", dtype, stored)})
+    tensors = {name: Buffer("weights", dtype, stored)}
+    return Module(name, "dense", tuple(sources), tuple(sources.values()), shape, tensors)
 
 
-def marlin(name: str, sources: tuple[Rows, ...], shape: tuple[int, int]) -> Module:
-    module = Module(name, "marlin", sources, shape, {})
-    n, k = module.padded
+def marlin(
+    name: str, sources: Lines, k: int, scale: str = "bfloat16", *, imported: bool = False, zeros: bool = False
+) -> Module:
+    """int4 codes and their scales, of dtype `scale`; with `zeros` also the code of zero of every group."""
+    n, width = padded(sum(sources.values()), k)
     tensors = {
-        f"{name}.q": Buffer("weights", "int32", (k // 16, 2 * n)),
-        f"{name}.scale": Buffer("weights", "bfloat16", (k // GROUP, n)),
+        f"{name}.q": Buffer("weights", "int32", (width // 16, 2 * n)),
+        f"{name}.scale": Buffer("weights", scale, (width // GROUP, n)),
     }
-    return Module(name, "marlin", sources, shape, tensors)
+    if zeros:
+        tensors[f"{name}.zero"] = Buffer("weights", "int8", (width // GROUP, n))
+    return _matrix(name, "marlin", sources, k, tensors, imported=imported)
 
 
-def int8(name: str, sources: tuple[Rows, ...], shape: tuple[int, int]) -> Module:
-    module = Module(name, "int8", sources, shape, {})
-    n, k = module.padded
+def int8(name: str, sources: Lines, k: int) -> Module:
+    n, width = padded(sum(sources.values()), k)
     tensors = {
-        f"{name}.q": Buffer("weights", "int8", (n, k)),
-        f"{name}.scale": Buffer("weights", "bfloat16", (n, k // GROUP)),
+        f"{name}.q": Buffer("weights", "int8", (n, width)),
+        f"{name}.scale": Buffer("weights", "bfloat16", (n, width // GROUP)),
     }
-    return Module(name, "int8", sources, shape, tensors)
+    return _matrix(name, "int8", sources, k, tensors)
 
 
 def rope_table(context: int, rotary_dim: int, theta: float) -> Module:
     shape = (context, 2, rotary_dim // 2)
-    return Module("rope", "rope_table", (), shape, {"rope": Buffer("weights", "float32", shape)}, theta)
+    return Module("rope", "rope_table", (), (), shape, {"rope": Buffer("weights", "float32", shape)}, theta)
+
+
+def padded(n: int, k: int) -> tuple[int, int]:
+    """[N, K] after zero padding to whole tiles and groups."""
+    return -(-n // TILE_N) * TILE_N, -(-k // GROUP) * GROUP
+
+
+def _matrix(
+    name: str, form: Form, sources: Lines, k: int, tensors: Mapping[str, Buffer], *, imported: bool = False
+) -> Module:
+    lines = tuple(sources.values())
+    return Module(name, form, tuple(sources), lines, (sum(lines), k), tensors, imported=imported)

@@ -5,6 +5,7 @@ Architecture: transformers' modeling_qwen2, modeling_qwen3 and modeling_qwen3_5.
 """
 
 from qpack_packager.checkpoint.model_config import ModelConfig
+from qpack_packager.checkpoint.source_tensor import INT4
 from qpack_packager.lowering.builder import Builder, Shared
 from qpack_packager.lowering.frame import ROW, emit_choice, emit_rows
 from qpack_packager.lowering.modules import Rows, rope_table
@@ -33,7 +34,9 @@ class QwenLowering:
         tokens, last = emit_rows(b, self.seats, self.vocab)
         lines = (c.vocab_size, c.hidden_size)
         embedding = Vocabulary("embed", EMBEDDING, lines, self.vocab, self.serving.embedding)
-        head = Vocabulary("lm_head", EMBEDDING if tied else HEAD, lines, self.vocab, self.serving.lm_head)
+        source = EMBEDDING if tied else HEAD
+        imported = source in b.shared.sources and b.shared.sources[source].dtype == INT4  # then it stays as it is
+        head = Vocabulary("lm_head", source, lines, self.vocab, "int4" if imported else self.serving.lm_head)
         if tied and head.form == embedding.form:
             head = embedding
         h, delta = b.work("h", "R", c.hidden_size), None

@@ -6,7 +6,7 @@ Those of a tied model are one tensor of the checkpoint. In the bundle they are o
 from dataclasses import dataclass
 
 from qpack_packager.lowering.builder import Builder
-from qpack_packager.lowering.modules import Rows, int8, marlin
+from qpack_packager.lowering.modules import Rows
 from qpack_packager.serving import EmbeddingForm, HeadForm
 
 
@@ -41,5 +41,4 @@ def _module(b: Builder, one: Vocabulary) -> dict[str, str]:
         stored = (one.width, one.shape[1])
         return {"weight": b.dense(f"{one.name}.weight", {rows: one.shape}, stored=stored)}
     b.shared.expect(one.source, one.shape)
-    b.shared.add_module((int8 if one.form == "int8" else marlin)(one.name, (rows,), one.shape))
-    return {"q": f"{one.name}.q", "scale": f"{one.name}.scale"}
+    return b.quantized(one.name, one.form, {rows: one.shape[0]}, one.shape[1])

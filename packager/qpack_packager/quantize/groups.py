@@ -4,28 +4,28 @@ Only elementwise IEEE operations and sums of a fixed order are used: the same by
 """
 
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
 GROUP = 128  # weights along K that share a scale
-BLOCK_WEIGHTS = 1 << 18  # weights per task: a few MB of temporaries whatever the tensor
+BLOCK_WEIGHTS = 1 << 17  # weights at a time: their temporaries stay in a core's cache
 
 
 @dataclass(frozen=True)
 class Quantized:
-    codes: np.ndarray  # [N, K], dtype and range as the method says
-    scales: np.ndarray  # bfloat16 [N, K/128]; 0 where the whole group is 0
-    squared_error: float
-    squared_weight: float
+    """Lines of a weight, rounded. Errors are per line, so that they add up the same however the lines are cut."""
+
+    codes: np.ndarray  # [n, K], dtype and range as the method says
+    scales: np.ndarray  # bfloat16 [n, K/128]; 0 where the whole group is 0
+    squared_error: np.ndarray  # float64 [n]
+    squared_weight: np.ndarray  # float64 [n]
 
     @property
     def relative_rms_error(self) -> float:
-        return math.sqrt(self.squared_error / self.squared_weight) if self.squared_weight else 0.0
+        return relative_rms(self.squared_error, self.squared_weight)
 
 
 @dataclass(frozen=True)
@@ -33,35 +33,36 @@ class Groups:
     """Lines of a weight as a method sees them. `unit` is a power of two near each group's extreme: errors are counted
     in it, exactly, and no square leaves float32's range."""
 
-    values: np.ndarray  # float32 [N, G, 128], in units
-    high: np.ndarray  # float64 [N, G], the extremes as they are
+    values: np.ndarray  # float32 [n, G, 128], in units
+    high: np.ndarray  # float64 [n, G], the extremes as they are
     low: np.ndarray
-    unit: np.ndarray  # float64 [N, G]
+    unit: np.ndarray  # float64 [n, G]
 
     def quantized(self, steps: np.ndarray, scales: np.ndarray, errors: np.ndarray) -> Quantized:
-        """Codes [N, G, 128], scales float64 [N, G] and squared errors float32 [N, G] in units, put together."""
-        in_weights = self.unit.ravel() ** 2
+        """Codes [n, G, 128], scales float64 [n, G] and squared errors float32 [n, G] in units, put together."""
+        in_weights = self.unit**2
         return Quantized(
             steps.reshape(len(steps), -1),
             (scales + 0.0).astype(ml_dtypes.bfloat16),  # which of 0 and -0 is the larger, processors disagree on
-            float(fold(errors.ravel() * in_weights)),
-            float(fold(fold_last(self.values * self.values).ravel() * in_weights)),
+            fold(errors * in_weights),
+            fold(fold_last(self.values * self.values) * in_weights),
         )
 
 
+def relative_rms(squared_error: np.ndarray, squared_weight: np.ndarray) -> float:
+    """Of the lines together."""
+    whole = float(fold(squared_weight))
+    return math.sqrt(float(fold(squared_error)) / whole) if whole else 0.0
+
+
 def in_blocks(weight: np.ndarray, method: Callable[[Groups], Quantized]) -> Quantized:
-    """`method` on float [N, K] of any float dtype, K % 128 == 0, some lines at a time on every processor. Raises
-    ValueError for NaN and infinity."""
+    """`method` on float [n, K] of any float dtype, K % 128 == 0, a few lines at a time. Raises ValueError for NaN and
+    infinity."""
     n, k = weight.shape
     rows = max(1, BLOCK_WEIGHTS // k)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        parts = list(pool.map(lambda first: method(_groups(weight[first : first + rows])), range(0, n, rows)))
-    return Quantized(
-        np.concatenate([part.codes for part in parts]),
-        np.concatenate([part.scales for part in parts]),
-        float(fold([part.squared_error for part in parts])),
-        float(fold([part.squared_weight for part in parts])),
-    )
+    parts = [method(_groups(weight[first : first + rows])) for first in range(0, n, rows)]
+    joined = (np.concatenate(arrays) for arrays in zip(*(vars(part).values() for part in parts), strict=True))
+    return Quantized(*joined)
 
 
 def _groups(weight: np.ndarray) -> Groups:
@@ -104,9 +105,9 @@ def fold_last(values: np.ndarray) -> np.ndarray:
     return values[..., 0]
 
 
-def fold(values: np.ndarray | list[float]) -> np.float64:
-    """The float64 sum of a vector in the same fixed order."""
-    vector = np.asarray(values, np.float64)
-    padded = np.zeros(1 << max(0, len(vector) - 1).bit_length(), np.float64)
-    padded[: len(vector)] = vector
-    return np.float64(fold_last(padded))
+def fold(values: np.ndarray) -> np.ndarray:
+    """The float64 sum over the last axis, of any length, in the same fixed order."""
+    length = values.shape[-1]
+    padded = np.zeros((*values.shape[:-1], 1 << max(0, length - 1).bit_length()), np.float64)
+    padded[..., :length] = values
+    return fold_last(padded)

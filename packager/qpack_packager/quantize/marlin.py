@@ -23,7 +23,23 @@ def pack(codes: np.ndarray) -> np.ndarray:
     return words.reshape(k // 16, 2 * n).view(np.int32)
 
 
+def unpack(words: np.ndarray) -> np.ndarray:
+    """int32 [K/16, 2*N] -> uint8 [K, N]: what `pack` was given."""
+    lines, width = words.shape
+    flat = words.view(np.uint32).reshape(-1)
+    nibbles = np.empty((len(flat), 8), np.uint8)
+    for p in range(8):
+        nibbles[:, p] = flat >> np.uint32(4 * p) & np.uint32(15)
+    axes = nibbles.reshape(lines, width // 128, 8, 4, 4, 2, 2, 2)  # kt nt g t j p2 p1 p0
+    return axes.transpose(0, 7, 3, 5, 1, 4, 6, 2).reshape(16 * lines, width // 2)  # kt p0 t p2 nt j p1 g
+
+
 def permute_scales(scales: np.ndarray) -> np.ndarray:
     """[K/128, N] -> stored[64b + 8g + m] = scale[64b + g + 8m], the order in which a lane needs them."""
     groups, n = scales.shape
     return np.ascontiguousarray(scales.reshape(groups, n // 64, 8, 8).transpose(0, 1, 3, 2)).reshape(groups, n)
+
+
+def unpermute_scales(stored: np.ndarray) -> np.ndarray:
+    """What `permute_scales` was given; the permutation is its own inverse."""
+    return permute_scales(stored)

@@ -66,7 +66,7 @@ def lower_targets(lowered: Lowered, names: Sequence[str], tuning: Path | None) -
 
 def shared_of(lowered: Lowered) -> dict[str, Buffer]:
     """Weights and the buffers that outlive a step, by name."""
-    weights = {name: buffer for module in lowered.modules for name, buffer in module.tensors.items()}
+    weights = lowered.layout
     return {**weights, **lowered.buffers}
 
 

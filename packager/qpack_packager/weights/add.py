@@ -1,0 +1,109 @@
+"""All weights of a bundle, module after module, with a journal of what is finished."""
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from qpack_packager.bundle_writer import BundleWriter
+from qpack_packager.journal import Journal
+from qpack_packager.lowering.lower import Lowered
+from qpack_packager.lowering.modules import Module
+from qpack_packager.prepare import Prepared
+from qpack_packager.progress import Progress
+from qpack_packager.weights.make import Maker
+from qpack_packager.weights.shards import WeightShards, plan_weights
+from qpack_schemas.errors import FitError
+from qpack_schemas.manifest import CONTRACT_VERSION, SourceFile
+from qpack_schemas.strict_json import dump_compact
+
+QUANT_LOG = "quant_log.jsonl"
+
+
+def fingerprint(lowered: Lowered, sources: Sequence[SourceFile]) -> str:
+    """The sha256 of everything that the weight files depend on."""
+    facts = {
+        "version": CONTRACT_VERSION,
+        "sources": list(sources),
+        "modules": [
+            [m.name, m.form, m.imported, m.theta, [[rows.tensor, rows.part] for rows in m.sources]]
+            for m in lowered.modules
+        ],
+        "tensors": [[name, buffer.dtype, list(buffer.extent(1))] for name, buffer in lowered.layout.items()],
+    }
+    return hashlib.sha256(dump_compact(facts)).hexdigest()
+
+
+def check_disk(lowered: Lowered, writer: BundleWriter) -> None:
+    """Raises FitError if the weights, which are nearly all of a bundle, don't fit on the disk. What an interrupted
+    build left of them is there already."""
+    plans = plan_weights(lowered.layout).values()
+    planned = sum(max(span.begin + span.bytes for span in plan.spans.values()) for plan in plans)
+    there = sum(path.stat().st_size for path in (writer.folder / "weights").glob("*"))
+    free = shutil.disk_usage(writer.folder).free
+    if planned - there > free:
+        raise FitError(
+            f"the weights need {planned - there:,} bytes, the disk has {free:,} left",
+            where=str(writer.folder.parent),
+            remedy="free some space, or name an output on another disk",
+        )
+
+
+def add_weights(
+    prepared: Prepared, writer: BundleWriter, progress: Progress, mark: str
+) -> Mapping[str, tuple[str, str]]:
+    """Writes the weight files and the quantization log. Returns tensor -> (file, sha256 of its bytes). `mark` is the
+    build's fingerprint: what a journal with the same one says is finished, and is there, is taken over."""
+    lowered, workers = prepared.lowered, len(os.sched_getaffinity(0))
+    sizes = {module.name: _source_bytes(module, prepared) for module in lowered.modules}
+    journal, shards = Journal(writer.folder, mark), WeightShards(writer.folder, lowered.layout)
+    logs: list[Mapping[str, object]] = []
+    try:
+        with (
+            progress.phase("weights", sum(sizes.values()), "bytes") as step,
+            ThreadPoolExecutor(workers, "weights") as pool,
+        ):
+            maker = Maker(prepared.checkpoint, pool, workers)
+            for module in lowered.modules:
+                log = _add(module, maker, shards, journal)
+                logs += [] if log is None else [log]
+                step(module.name, sizes[module.name])
+        shards.finish()
+    finally:
+        shards.abandon()
+        journal.close()
+    writer.files += shards.entries
+    writer.add(QUANT_LOG, b"".join(map(dump_compact, logs)))
+    return shards.places
+
+
+def _add(module: Module, maker: Maker, shards: WeightShards, journal: Journal) -> Mapping[str, object] | None:
+    """One module, made or taken over. Returns its line of the quantization log."""
+    finished = journal.finished.get(module.name)
+    if finished and all(shards.take_over(name, finished["tensors"][name]) for name in module.tensors):
+        return finished["log"]
+    made = maker.make(module)
+    digests: dict[str, str] = {}
+    for name, pieces in made.tensors.items():
+        if name in shards.places:  # its file had it, but not all of the module
+            for _ in pieces:
+                pass
+            digests[name] = shards.places[name][1]
+        else:
+            digests[name] = shards.write(name, pieces)
+    journal.enter(module.name, digests, made.log)
+    return made.log
+
+
+def _source_bytes(module: Module, prepared: Prepared) -> int:
+    """What is read for a module; for a table, which is computed, what is written."""
+    read = 0
+    for rows, lines in zip(module.sources, module.lines, strict=True):
+        dtype = prepared.checkpoint.tensors[rows.tensor].dtype
+        weight = 0.5 if dtype == "int4" else np.dtype(dtype).itemsize
+        read += int(lines * math.prod(module.shape[1:]) * weight)
+    return read or sum(buffer.bytes() for buffer in module.tensors.values())

@@ -1,0 +1,161 @@
+"""The weight files of a bundle, written from front to back; what an interrupted build left in them is taken over."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from qpack_schemas.manifest import FileEntry
+from qpack_schemas.program import Buffer, align
+from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, TensorFilePlan, TensorSpan, plan_file
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32", "I8": "int8"}
+_BLOCK = 1 << 22  # bytes read at a time
+
+
+def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
+    """Weight file -> what it will hold: the tensors in order, in shards of at most SHARD_BYTES unless a single tensor
+    is larger."""
+    shards, size = list[list[str]](), 0
+    for name, buffer in layout.items():
+        padded = align(buffer.bytes())
+        if not shards or size + padded > SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += padded
+    stored = {name: (buffer.dtype, buffer.extent(1)) for name, buffer in layout.items()}
+    return {
+        f"weights/{index:05}.safetensors": plan_file({name: stored[name] for name in names})
+        for index, names in enumerate(shards)
+    }
+
+
+class WeightShards:
+    """Tensors come in the order of the layout. As long as `take_over` finds them, nothing is written; from the first
+    one that is written on, what lies behind it is gone."""
+
+    def __init__(self, folder: Path, layout: Mapping[str, Buffer]):
+        self.folder = folder
+        self.places: dict[str, tuple[str, str]] = {}  # tensor -> (file, sha256 of its bytes)
+        self.entries: list[FileEntry] = []  # of the files that are complete
+        self._plans = iter(plan_weights(layout).items())
+        self._file: BinaryIO | None = None
+        self._path, self._digest = "", hashlib.sha256()
+        self._spans: Iterator[tuple[str, TensorSpan]] = iter(())
+        self._fresh = False  # nothing behind the place in the file is of use
+
+    def take_over(self, name: str, sha256: str) -> bool:
+        """Whether the next tensor, `name`, lies in its file with that digest; then it stays."""
+        file, span = self._next(name)
+        if self._fresh:
+            return self._refuse(file, span)
+        whole, digest = self._digest.copy(), hashlib.sha256()
+        left = span.bytes
+        while left and (data := file.read(min(_BLOCK, left))):
+            whole.update(data)
+            digest.update(data)
+            left -= len(data)
+        if left or digest.hexdigest() != sha256:
+            return self._refuse(file, span)
+        self._digest = whole
+        self.places[name] = self._path, sha256
+        return True
+
+    def _refuse(self, file: BinaryIO, span: TensorSpan) -> bool:
+        """The tensor is still to be written."""
+        self._fresh = True
+        file.seek(span.begin)
+        file.truncate()
+        self._pending = span
+        return False
+
+    def write(self, name: str, pieces: Iterable[np.ndarray]) -> str:
+        """The next tensor, `name`, whose pieces follow each other along the first axis. Returns its sha256."""
+        file, span = self._next(name)
+        if not self._fresh:
+            self._fresh = True
+            file.truncate()
+        digest, lines = hashlib.sha256(), 0
+        for piece in pieces:
+            if (piece.dtype.name, piece.shape[1:]) != (_DTYPES[span.dtype], span.shape[1:]):
+                raise AssertionError(f"{name} {piece.dtype} {piece.shape} is not the planned {span}")
+            data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+            digest.update(data)
+            self._put(file, data)
+            lines += len(piece)
+        if lines != span.shape[0]:
+            raise AssertionError(f"{name} has {lines} lines, not the planned {span}")
+        self.places[name] = self._path, digest.hexdigest()
+        return digest.hexdigest()
+
+    def finish(self) -> None:
+        """Closes the last file. Every planned tensor must be there."""
+        self._close()
+        if (more := next(self._plans, None)) is not None:
+            raise AssertionError(f"{more[0]} is planned, but not made")
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    _pending: TensorSpan | None = None  # a tensor that `take_over` has not found
+
+    def _next(self, name: str) -> tuple[BinaryIO, TensorSpan]:
+        """The file at the place of the tensor `name`, which must be the next one of the plan."""
+        if self._pending is not None and self._file is not None:
+            span, self._pending = self._pending, None
+            return self._file, span
+        planned, span = self._next_span()
+        assert self._file is not None
+        if planned != name:
+            raise AssertionError(f"{name} is made, but {planned} is planned")
+        return self._file, span
+
+    def _next_span(self) -> tuple[str, TensorSpan]:
+        while True:
+            for name, span in self._spans:
+                if not name.startswith(PAD_PREFIX):
+                    return name, span
+                assert self._file is not None
+                self._put(self._file, bytes(span.bytes))
+            self._close()
+            self._open()
+
+    def _open(self) -> None:
+        self._path, plan = next(self._plans)
+        path = self.folder / self._path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        resumed = not self._fresh and path.exists()
+        self._file = path.open("r+b" if resumed else "w+b")
+        if resumed and self._file.read(len(plan.header)) != plan.header:
+            self._file.truncate(0)
+        self._file.seek(0)
+        self._digest = hashlib.sha256()
+        self._put(self._file, plan.header)
+        self._spans = iter(plan.spans.items())
+
+    def _close(self) -> None:
+        if self._file is None:
+            return
+        for _, span in self._spans:  # padding at the end
+            self._put(self._file, bytes(span.bytes))
+        size = self._file.tell()
+        self._file.truncate()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.abandon()
+        self.entries.append({"path": self._path, "bytes": size, "sha256": self._digest.hexdigest()})
+
+    def _put(self, file: BinaryIO, data: bytes | memoryview) -> None:
+        try:
+            file.write(data)
+        except OSError as error:  # a full disk does not say which one
+            error.filename = error.filename or str(self.folder / self._path)
+            raise
+        self._digest.update(data)
