@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 
 from bundles import ASSETS, SMALL, build_bundle
 from qpack_packager import build as build_module
-from qpack_packager import bundle_writer
 from qpack_packager.bundle_writer import writing
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.progress import Progress
+from qpack_packager.weights import shards as shards_module
+from qpack_packager.weights.make import Maker
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import UsageError
 
@@ -89,7 +90,7 @@ def test_a_build_killed_anywhere_leaves_no_bundle_and_the_next_one_sweeps_up(
 def test_a_build_that_fails_in_the_middle_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], after: int
 ):
-    make, made = build_module.make, []
+    make, made = Maker.make, []
 
     def failing(*arguments):
         made.append(arguments)
@@ -97,7 +98,7 @@ def test_a_build_that_fails_in_the_middle_leaves_nothing(
             raise error
         return make(*arguments)
 
-    monkeypatch.setattr(build_module, "make", failing)
+    monkeypatch.setattr(Maker, "make", failing)
     with pytest.raises(error):
         build_bundle(MODEL, tmp_path / "bundle")
     assert not list(tmp_path.iterdir())
@@ -180,7 +181,7 @@ def test_shards_keep_their_limit_and_the_library_reads_the_same_tensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_bundle: Callable[[str], Path]
 ):
     limit = 100_000
-    monkeypatch.setattr(bundle_writer, "SHARD_BYTES", limit)
+    monkeypatch.setattr(shards_module, "SHARD_BYTES", limit)
     bundle = build_bundle(MODEL, tmp_path / "bundle")
     opened = open_bundle(bundle)
     shards = sorted((bundle / "weights").iterdir())

@@ -61,10 +61,17 @@ def test_lines_that_are_no_terminal_get_no_bar(capsys: pytest.CaptureFixture[str
 def test_a_build_counts_every_module_to_the_last(tmp_path, capsys: pytest.CaptureFixture[str]):
     build(ModelText(ASSETS / "tiny-qwen3"), tmp_path / "bundle", SMALL, Progress("json"))
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    (phase,) = (event for event in events if event["event"] == "phase")
-    steps = [event for event in events if event["event"] == "step"]
-    assert [step["done"] for step in steps] == list(range(1, phase["total"] + 1))
-    assert len({step["unit"] for step in steps}) == phase["total"]
+    names = [event["phase"] for event in events if event["event"] == "phase"]
+    assert names == ["source", "weights"]
+    for name in names:
+        (phase,) = (event for event in events if event["event"] == "phase" and event["phase"] == name)
+        steps = [event for event in events if event["event"] == "step" and event["phase"] == name]
+        done = [step["done"] for step in steps]
+        assert done == sorted(done)
+        assert done[-1] == phase["total"]
+        assert len({step["unit"] for step in steps}) == len(steps)
+        assert steps[-1]["seconds_left"] == 0
+        assert all(step["bytes_per_second"] > 0 for step in steps)
 
 
 def test_a_terminal_gets_a_bar_and_the_result_stays_whole(tmp_path):

@@ -55,10 +55,11 @@ class SourceTensor:
     def _bytes(self, begin: int, count: int) -> np.ndarray:
         raw = np.fromfile(self.path, np.uint8, count, offset=self.begin + begin)
         if len(raw) < count:
-            message = (
-                f"ends {count - len(raw)} bytes before tensor {self.source_name!r} does: it changed while it was read"
+            raise InputError(
+                f"changed while it was read: {count - len(raw)} bytes of tensor {self.source_name!r} are gone",
+                where=str(self.path),
+                remedy="leave the checkpoint alone during a build",
             )
-            raise InputError(message, where=str(self.path), remedy="leave the checkpoint alone during a build")
         return raw.view(self.dtype)
 
 

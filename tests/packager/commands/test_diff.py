@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bundles import SMALL, build_bundle
 from checkpoints import TINY_QWEN3, read_config, read_tensors, write_checkpoint
-from qpack_packager import bundle_writer
 from qpack_packager.commands.diff import CONSEQUENCES, compare, differences
 from qpack_packager.serving import Options
+from qpack_packager.weights import shards
 from qpack_schemas.errors import IntegrityError
 
 NAMED = st.lists(
@@ -108,7 +108,7 @@ def test_what_follows_comes_behind_the_causes(small: Path, narrow: Path):
 def test_the_shard_a_tensor_lies_in_is_no_difference_of_the_tensor(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bundle_writer, "SHARD_BYTES", 200_000)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 200_000)
     sharded = build_bundle(TINY_QWEN3, tmp_path / "sharded")
     assert len(list((sharded / "weights").iterdir())) > 1
     facts = json.loads(compare(small, sharded, "json")[0])

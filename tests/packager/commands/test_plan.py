@@ -11,7 +11,6 @@ from safetensors import safe_open
 
 from bundles import ASSETS, SMALL
 from checkpoints import random_checkpoint
-from qpack_packager import bundle_writer
 from qpack_packager.build import build
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
@@ -19,6 +18,7 @@ from qpack_packager.commands.plan import report
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
+from qpack_packager.weights import shards
 
 from .headers import write_headers
 
@@ -48,7 +48,7 @@ def test_the_plan_is_what_build_makes_to_the_byte(name: str, tiny_bundle: Callab
 def test_so_it_is_for_every_family_other_options_and_many_shards(
     family: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bundle_writer, "SHARD_BYTES", 100_000)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 100_000)
     model, bundle = random_checkpoint(tmp_path / "model", family, tied=tied), tmp_path / "bundle"
     build(ModelText(model), bundle, MORE, Progress("plain"))
     plan = planned(model, MORE)
@@ -87,7 +87,7 @@ def test_a_model_of_published_size_is_planned_from_its_headers_alone(
     model: str, layers: int, kv: int, recurrent: int, linear: int, embedding: int, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("a weight was read"))
+    monkeypatch.setattr(Checkpoint, "lines", lambda *_: pytest.fail("a weight was read"))
     plan = planned(write_headers(tmp_path / model, model, num_hidden_layers=layers), Options())
     parts = plan["memory_parts"]
     positions, seats = 8 * 2048 + 1, 8 + 1
