@@ -46,13 +46,16 @@ def run_cpu(
     return program.active
 
 
-def packed_int4(words: np.ndarray, scales: np.ndarray, path: str) -> dict[str, np.ndarray]:
-    """Operands q and scale of `linear_int4` in the kernels' order, from Marlin words and scales."""
+def packed_int4(
+    words: np.ndarray, scales: np.ndarray, path: str, zeros: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Operands q, scale and, if given, zero of `linear_int4` in the kernels' order, from Marlin's."""
     k, n = scales.shape[0] * 128, scales.shape[1]
-    codes, packed = np.zeros(n * k // 2, np.uint8), np.zeros_like(scales)
-    pointers = (array.ctypes.data for array in (words, scales))
-    kernels().pack_int4(team(path, 2).handle, *pointers, k, n, codes.ctypes.data, packed.ctypes.data)
-    return {"q": codes.view(np.int32).reshape(words.shape), "scale": packed}
+    codes = np.zeros(n * k // 2, np.uint8)
+    kernels().pack_int4(team(path, 2).handle, words.ctypes.data, k, n, codes.ctypes.data)
+    groups = {"scale": scales, **({} if zeros is None else {"zero": zeros})}
+    packed = {name: _packed(values, np.zeros_like(values), k, n, path, marlin=True) for name, values in groups.items()}
+    return {"q": codes.view(np.int32).reshape(words.shape), **packed}
 
 
 def packed_int8(values: np.ndarray, scales: np.ndarray, path: str) -> dict[str, np.ndarray]:
@@ -61,6 +64,12 @@ def packed_int8(values: np.ndarray, scales: np.ndarray, path: str) -> dict[str, 
     n, k = values.shape
     whole = -(-n // 64) * 64
     codes, packed = np.zeros((whole, k), np.int8), np.zeros((whole, k // 128), scales.dtype)
-    pointers = (array.ctypes.data for array in (values, scales))
-    kernels().pack_int8(team(path, 2).handle, *pointers, k, n, codes.ctypes.data, packed.ctypes.data)
-    return {"q": codes[:n], "scale": packed[:n]}
+    kernels().pack_int8(team(path, 2).handle, values.ctypes.data, k, n, codes.ctypes.data)
+    return {"q": codes[:n], "scale": _packed(scales, packed, k, n, path, marlin=False)[:n]}
+
+
+def _packed(values: np.ndarray, packed: np.ndarray, k: int, n: int, path: str, *, marlin: bool) -> np.ndarray:
+    """`packed`, filled with what `values` has for each group."""
+    arguments = (values.ctypes.data, values.itemsize, marlin, k, n, packed.ctypes.data)
+    kernels().pack_groups(team(path, 2).handle, *arguments)
+    return packed

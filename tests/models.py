@@ -13,11 +13,12 @@ from qpack_packager.serving import Options
 
 @dataclass(frozen=True)
 class Model:
-    """How to make its checkpoint in a folder, and `--lm-head` and `--embedding` of its bundle."""
+    """How to make its checkpoint in a folder, and `--lm-head`, `--embedding` and `--module` of its bundle."""
 
     checkpoint: Callable[[Path], Path]
     lm_head: str
     embedding: str
+    rules: tuple[tuple[str, str], ...] = ()  # of weights of layers
 
 
 MODELS = {
@@ -29,7 +30,7 @@ MODELS = {
             folder, "qwen2", tied=False, hidden_size=192, intermediate_size=200, num_attention_heads=6, vocab_size=520,
             initializer_range=0.1,
         ),
-        "int8", "int8",
+        "int8", "int8", (("*.1.self_attn.[qkv]_proj.weight", "int8"), ("*.down_proj.weight", "bf16")),
     ),
     "random qwen3 with biases": Model(
         lambda folder: random_checkpoint(folder, "qwen3", attention_bias=True, head_dim=48, initializer_range=0.1),
@@ -40,7 +41,7 @@ MODELS = {
             folder, "qwen3_5", tied=False, hidden_size=160, vocab_size=600, linear_num_key_heads=1,
             linear_conv_kernel_dim=3, attention_bias=True, initializer_range=0.1,
         ),
-        "int4", "int8",
+        "int4", "int8", (("*.in_proj_*.weight", "int8"), ("*.self_attn.*", "int8"), ("*.0.mlp.*", "bf16")),
     ),
 }  # fmt: skip
 
@@ -49,5 +50,5 @@ def build_model(name: str, folder: Path, options: Options) -> tuple[Path, Path]:
     """Checkpoint and bundle of one of MODELS."""
     model = MODELS[name]
     checkpoint = model.checkpoint(folder / "model")
-    options = replace(options, lm_head=model.lm_head, embedding=model.embedding)
+    options = replace(options, lm_head=model.lm_head, embedding=model.embedding, rules=model.rules)
     return checkpoint, build_bundle(checkpoint, folder / "bundle", options)

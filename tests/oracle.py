@@ -40,15 +40,14 @@ def bundle_tensors(bundle: Bundle) -> dict[str, np.ndarray]:
     return tensors
 
 
-def int4_sources(bundle: Bundle) -> dict[str, np.ndarray]:
-    """Checkpoint tensor of a layer, or half of one (`name#query`) -> float32 [N, K], as the bundle's int4 codes give
-    it."""
+def quantized_sources(bundle: Bundle) -> dict[str, np.ndarray]:
+    """Checkpoint tensor of a layer, or half of one (`name#query`) -> float32 [N, K], as the bundle's codes give it."""
     stored, found = bundle_tensors(bundle), dict[str, np.ndarray]()
     for name, tensor in bundle.manifest["tensors"].items():
-        if tensor["form"] != "marlin_codes" or name.startswith("lm_head."):
+        if tensor["form"] not in ("marlin_codes", "int8_codes") or name.startswith(("embed.", "lm_head.")):
             continue
-        n, k = tensor["logical_shape"]
-        lines = marlin.dequantize(stored[name], stored[name.removesuffix(".q") + ".scale"]).T[:n, :k]
+        lines, (n, k) = _dequantized(stored, name, tensor["form"]), tensor["logical_shape"]
+        lines = lines[:n, :k]
         first = 0
         for source in tensor["sources"]:
             count = _lines(bundle, source)
@@ -69,16 +68,22 @@ def vocabulary(bundle: Bundle) -> tuple[np.ndarray, np.ndarray]:
             return None
         if entry["form"] == "dense":
             lines = stored[f"{name}.weight"].astype(np.float32)
-        elif entry["form"] == "int8_codes":
-            lines = int8.dequantize(stored[f"{name}.q"], stored[f"{name}.scale"])
         else:
-            lines = marlin.dequantize(stored[f"{name}.q"], stored[f"{name}.scale"]).T
+            lines = _dequantized(stored, f"{name}.q", entry["form"])
         n, k = entry["logical_shape"]
         return lines[:n, :k]
 
     embedding, head = matrix("embed"), matrix("lm_head")
     assert embedding is not None
     return embedding, embedding if head is None else head
+
+
+def _dequantized(stored: dict[str, np.ndarray], codes: str, form: str) -> np.ndarray:
+    """float32 [N', K'] of a quantized weight, by the name of its codes."""
+    scale, zero = (codes.removesuffix(".q") + part for part in (".scale", ".zero"))
+    if form == "int8_codes":
+        return int8.dequantize(stored[codes], stored[scale])
+    return marlin.dequantize(stored[codes], stored[scale], stored.get(zero)).T
 
 
 def _lines(bundle: Bundle, source: str) -> int:
@@ -96,7 +101,7 @@ def _lines(bundle: Bundle, source: str) -> int:
 
 def dequantized_state(bundle: Bundle, checkpoint: Path) -> dict[str, np.ndarray]:
     """The checkpoint's tensors with everything that is quantized in the bundle replaced by what that made of it."""
-    state, made = source_tensors(checkpoint), int4_sources(bundle)
+    state, made = source_tensors(checkpoint), quantized_sources(bundle)
     model = bundle.manifest["model"]
     for source, lines in made.items():
         name, _, part = source.partition("#")

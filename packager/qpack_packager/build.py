@@ -6,6 +6,8 @@ from qpack_packager.bundle_writer import refuse_existing, writing
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.cuda.package import add_kernels
 from qpack_packager.describe import describe
+from qpack_packager.evaluate.build_gate import Evaluation
+from qpack_packager.evaluate.gate import missed
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
@@ -24,18 +26,20 @@ def build(
     *,
     kernel_cache: Path | None = None,
     resume: bool = False,
+    evaluation: Evaluation | None = None,
 ) -> str:
     """Makes the bundle at `output` and returns its bundle_id. Nothing is at `output` unless the bundle is whole.
 
     `kernel_cache` keeps compiled kernels between builds; by default a folder in the user's cache. With `resume` the
     build goes on in what one that was interrupted has left, if that was the same build, and leaves what it has made if
-    it is interrupted itself."""
+    it is interrupted itself. `evaluation` measures it before it is put in place. Raises QualityError if it misses the
+    gate of that."""
     refuse_existing(output)
     prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
         progress.note(note)
     sources = source_files(text.directory, {*prepared.checkpoint.files, *prepared.tokenizer.files}, progress)
-    mark = fingerprint(prepared.lowered, sources)
+    mark = fingerprint(prepared.lowered, options, sources)
     with writing(output, mark if resume else None) as writer:
         check_disk(prepared.lowered, writer)
         part = add_text_files(text, writer)
@@ -44,5 +48,13 @@ def build(
         for kind, program in prepared.lowered.programs.items():
             writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
         kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
-        places = add_weights(prepared, writer, progress, mark)
-        return writer.seal(describe(prepared, sources, places, writer.files, part, kernels))
+        weights = add_weights(prepared, options, writer, progress, mark)
+        manifest = describe(prepared, sources, weights, writer.files, part, kernels)
+        bundle_id, findings = writer.seal(manifest), list[str]()
+        if evaluation:
+            bundle_id, findings = evaluation.measure(writer, manifest, text, progress)
+            if findings and not evaluation.keep_failed:
+                raise missed(findings, output)
+    if findings:
+        raise missed(findings, output)
+    return bundle_id

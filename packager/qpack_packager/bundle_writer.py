@@ -35,6 +35,10 @@ class BundleWriter:
         self.files.append({"path": path, "bytes": len(data), "sha256": digest})
         return digest
 
+    def add_detached(self, path: str, data: bytes) -> None:
+        """A file that is made when the bundle_id exists, and is no part of it."""
+        self._write(path, data)
+
     def _write(self, path: str, data: bytes) -> None:
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,14 +86,18 @@ def writing(output: Path, mark: str | None = None) -> Iterator[BundleWriter]:
 
 
 def _begin(output: Path) -> tuple[Path, int]:
-    """A new directory and its lock."""
-    folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.partial"
-    unlocked = folder.with_suffix(".new")  # a name that no sweep looks for
-    unlocked.mkdir()
-    handle = os.open(unlocked, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    unlocked.rename(folder)
-    return folder, handle
+    """A new directory and its lock. One that another build's sweep finds before it is locked is gone: then again."""
+    while True:
+        folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.partial"
+        folder.mkdir()
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, handle
+        os.close(handle)
 
 
 def refuse_existing(output: Path) -> None:
@@ -107,7 +115,10 @@ def _sweep(output: Path, mark: str | None) -> tuple[Path, int] | None:
     A directory whose lock is held belongs to a living one."""
     found: tuple[Path, int] | None = None
     for folder in sorted(output.parent.glob(f".{glob.escape(output.name)}.*.partial")):
-        handle = os.open(folder, os.O_RDONLY)
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # finished, or swept by another
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

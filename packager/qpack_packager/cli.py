@@ -16,7 +16,7 @@ from qpack_packager.cli_flags import (
     model_text,
     serving_options,
 )
-from qpack_schemas.errors import UnsupportedError, UsageError
+from qpack_schemas.errors import QualityError, UnsupportedError, UsageError
 from qpack_schemas.report import errors_reported
 
 
@@ -29,7 +29,11 @@ def main() -> None:
 @main.command()
 @MODEL
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the bundle is to be.")
-@click.option("--method", type=click.Choice(["rtn"]), default="rtn", show_default=True, help="Round to nearest.")
+@click.option("--resume", is_flag=True, help="Go on where an interrupted build of this output was; stay resumable.")
+@click.option("--eval", "eval_text", type=click.Path(path_type=Path), help="Measure the bundle on this text.")
+@click.option("--max-ppl-ratio", type=float, help="The gate: perplexity over the checkpoint's.")
+@click.option("--max-kl", type=float, help="The gate: mean KL divergence from the checkpoint, in nats per token.")
+@click.option("--keep-failed", is_flag=True, help="Keep a bundle that misses the gate; exit code 3 all the same.")
 @KERNEL_CACHE
 @model_options
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
@@ -37,20 +41,39 @@ def main() -> None:
 def build(
     model: Path,
     output: Path,
-    method: str,
+    resume: bool,
+    eval_text: Path | None,
+    max_ppl_ratio: float | None,
+    max_kl: float | None,
+    keep_failed: bool,
     kernel_cache: Path | None,
     progress: Literal["auto", "plain", "json"],
     output_format: str,
     **flags,
 ) -> None:
-    """Builds a bundle from the checkpoint directory MODEL."""
-    extra = "packager,kernels" if any(name != "cpu" for name in flags["target"]) else "packager"
+    """Builds a bundle from the checkpoint directory MODEL.
+
+    Exit code 3 if it misses the gate that --max-ppl-ratio and --max-kl set; then there is no bundle."""
+    needs = {
+        "packager": True,
+        "kernels": any(name != "cpu" for name in flags["target"]),
+        "runtime": eval_text is not None,
+        "quality": eval_text is not None or flags["method"] == "gptq",
+    }
+    extra = ",".join(name for name, needed in needs.items() if needed)
     with errors_reported(extra=extra, as_json=output_format == "json"):
         from qpack_packager.build import build as build_bundle
+        from qpack_packager.evaluate.build_gate import Evaluation
         from qpack_packager.progress import Progress
 
         bundle_id = build_bundle(
-            model_text(model, flags), output, serving_options(flags), Progress(progress), kernel_cache=kernel_cache
+            model_text(model, flags),
+            output,
+            serving_options(flags),
+            Progress(progress),
+            kernel_cache=kernel_cache,
+            resume=resume,
+            evaluation=Evaluation.wanted(eval_text, max_ppl_ratio, max_kl, keep_failed=keep_failed),
         )
         if output_format == "json":
             click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
@@ -208,15 +231,131 @@ def validate(bundle: Path, output_format: str) -> None:
 
 @main.command()
 @BUNDLE
-@FORMAT
-def inspect(bundle: Path, output_format: str) -> None:
+@click.option(
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there.  [default: stdout]")
+def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
     """Shows what is in BUNDLE.
 
-    Model, memory, buckets, tensors, quantization errors and files. Bytes are not hashed: `validate` does that."""
+    Model, memory, buckets, tensors, quantization errors and files; as html one page with drawings, which needs nothing
+    but a browser. Bytes are not hashed: `validate` does that."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
-        from qpack_packager.commands.inspect import report
+        from qpack_packager.check.replace_file import replace_file
 
-        click.echo(report(bundle, output_format))
+        if output_format == "html":
+            from qpack_packager.pages.inspect_page import report as page
+
+            shown = page(bundle)
+        else:
+            from qpack_packager.commands.inspect import report
+
+            shown = report(bundle, output_format) + "\n"
+        if output is None:
+            click.echo(shown.encode("utf-8"), nl=False)
+            return
+        if bundle.resolve() in output.resolve().parents:
+            raise UsageError(
+                f"--output {output} lies in the bundle, which holds only files that its manifest lists",
+                remedy="write it somewhere else",
+            )
+        replace_file(output, shown.encode("utf-8"))
+
+
+@main.command("eval")
+@BUNDLE
+@click.option("--text", required=True, type=click.Path(path_type=Path), help="What it is measured on; not trained on.")
+@click.option("--reference", type=click.Path(path_type=Path), help="The checkpoint that BUNDLE was built from.")
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    type=click.Choice(["fast", "exact"]),
+    help="cpu: both may be given.  [default: fast]",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda", "reference"]), help="What computes.  [default: cpu]")
+@click.option("--threads", type=click.IntRange(1), help="cpu: threads of a step.  [default: the physical cores]")
+@click.option("--windows", type=click.IntRange(1), help="Of 512 tokens, from the text's beginning.  [default: all]")
+@click.option("--max-ppl-ratio", type=float, help="The gate: perplexity over the reference's.")
+@click.option("--max-kl", type=float, help="The gate: mean KL divergence from the reference, in nats per token.")
+@click.option(
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report there.  [default: stdout]")
+@click.pass_context
+def evaluate(
+    context: click.Context,
+    bundle: Path,
+    text: Path,
+    reference: Path | None,
+    modes: tuple[str, ...],
+    device: str | None,
+    threads: int | None,
+    windows: int | None,
+    max_ppl_ratio: float | None,
+    max_kl: float | None,
+    output_format: str,
+    output: Path | None,
+) -> None:
+    """Measures how far the answers of BUNDLE are from those of its checkpoint.
+
+    Perplexity on a text, and with --reference the KL divergence and how often both would say the same. Exit code 3 if
+    the gate is missed."""
+    with errors_reported(extra="packager,runtime,quality", as_json=output_format == "json"):
+        from qpack_packager.checkpoint.model_text import ModelText
+        from qpack_packager.commands.eval import report
+        from qpack_packager.evaluate.evaluate import measure_bundle
+        from qpack_packager.evaluate.gate import Gate
+        from qpack_packager.evaluate.runner import Device
+
+        quality = measure_bundle(
+            bundle,
+            text,
+            ModelText(reference) if reference else None,
+            modes=modes,
+            gate=None if max_ppl_ratio is None and max_kl is None else Gate(max_ppl_ratio, max_kl),
+            device=Device(device, threads),
+            limit=windows,
+        )
+        shown = report(bundle, quality, output_format)
+        if output:
+            from qpack_packager.check.replace_file import replace_file
+
+            replace_file(output, shown.encode("utf-8"))
+        else:
+            click.echo(shown, nl=False)
+        if quality["gate"] and not quality["gate"]["passed"]:
+            for finding in quality["gate"]["findings"]:
+                click.echo(f"missed: {finding}", err=True)
+            context.exit(QualityError.exit_code)
+
+
+@main.command()
+@BUNDLE
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the checkpoint is to be.")
+@click.option(
+    "--format",
+    "format_name",
+    required=True,
+    type=click.Choice(["compressed-tensors", "gptq"]),
+    help="What vLLM, SGLang and transformers read; compressed-tensors holds every bundle of int4 and int8 layers.",
+)
+@click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
+def export(
+    bundle: Path,
+    output: Path,
+    format_name: Literal["compressed-tensors", "gptq"],
+    progress: Literal["auto", "plain", "json"],
+) -> None:
+    """Writes the weights of BUNDLE as a Hugging Face checkpoint.
+
+    Codes and scales as they are in BUNDLE, for engines that serve on several GPUs. Every byte of BUNDLE is checked."""
+    with errors_reported(extra="packager"):
+        from qpack_packager.export.export import export as export_bundle
+        from qpack_packager.progress import Progress
+
+        export_bundle(bundle, output, format_name, Progress(progress))
+        click.echo(f"{output} is a checkpoint in {format_name}'s format; its README.md says how to serve it")
 
 
 @main.command()

@@ -10,6 +10,7 @@ FORMAT = click.option(
     "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+FORMS = ["bf16", "int8", "int4"]
 LEGACY = ["gb18030", "cp950", "cp932", "euc_jp", "cp949"]
 MODEL = click.argument("model", type=click.Path(path_type=Path))
 KERNEL_CACHE = click.option(
@@ -34,13 +35,27 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r} is not a list of whole numbers such as 1,2,4", param, ctx)
 
 
-def _apply_recipe(context: click.Context, option: click.Parameter, path: Path | None) -> None:
-    """What the recipe says becomes the default of the flags, so that flags win."""
-    if path is not None:
-        with errors_reported(extra="packager"):
-            from qpack_packager.recipe import read_recipe
+class FormRule(click.ParamType):
+    """`*.down_proj.weight=int8` -> the glob and the form."""
 
-            context.default_map = read_recipe(path)
+    name = "GLOB=FORM"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, tuple):
+            return value
+        glob, _, form = value.rpartition("=")
+        if not glob or form not in FORMS:
+            self.fail(f"{value!r} is not GLOB=FORM with a form of {', '.join(FORMS)}", param, ctx)
+        return glob, form
+
+
+def _apply_recipe(context: click.Context, option: click.Parameter, name: str | None) -> None:
+    """What the recipe says becomes the default of the flags, so that flags win."""
+    if name is not None:
+        with errors_reported(extra="packager"):
+            from qpack_packager.recipe import find_recipe, read_recipe
+
+            context.default_map = read_recipe(find_recipe(name))
 
 
 def model_options(command):
@@ -51,6 +66,13 @@ def model_options(command):
         click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
         click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
                      show_default=True, help="Of activations, KV cache and convolution state."),
+        click.option("--module", multiple=True, type=FormRule(),
+                     help="How weights of layers are stored, bf16, int8 or int4; the first that fits."),
+        click.option("--max-fallbacks", type=click.IntRange(0), default=0, show_default=True,
+                     help="gptq: modules that may be rounded to nearest if they can't be calibrated."),
+        click.option("--calibration", type=click.Path(path_type=Path), help="gptq: a text like those to be served."),
+        click.option("--method", type=click.Choice(["rtn", "gptq"]), default="rtn", show_default=True,
+                     help="How int4 is made: rounded to nearest, or calibrated."),
         click.option("--embedding", type=click.Choice(["bf16", "int8"]), default="int8", show_default=True,
                      help="How the embedding is stored; bf16: as in the checkpoint."),
         click.option("--lm-head", type=click.Choice(["bf16", "int8", "int4"]), default="int8", show_default=True,
@@ -68,8 +90,8 @@ def model_options(command):
     ):  # fmt: skip
         command = option(command)
     return click.option(
-        "--recipe", type=click.Path(path_type=Path, exists=True, dir_okay=False), is_eager=True, expose_value=False,
-        callback=_apply_recipe, help="YAML file that says what the flags say; flags win.",
+        "--recipe", metavar="FILE|NAME", is_eager=True, expose_value=False, callback=_apply_recipe,
+        help="YAML file that says what the flags say, or one of qpack's by its name; flags win.",
     )(command)  # fmt: skip
 
 
@@ -77,7 +99,10 @@ def serving_options(flags):
     """Of the values of `model_options`, those that shape a bundle."""
     from qpack_packager.serving import Options
 
-    names = ("batch", "context", "prefill", "slots", "dtype", "target", "tuning", "lm_head", "embedding")
+    names = (
+        "batch", "context", "prefill", "slots", "dtype", "target", "tuning", "lm_head", "embedding", "module", "method",
+        "calibration", "max_fallbacks",
+    )  # fmt: skip
     return Options(*(flags[name] for name in names))
 
 

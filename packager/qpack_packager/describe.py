@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from qpack_packager.checkpoint.source_tensor import as_packed
 from qpack_packager.cuda.package import describe_targets
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.groups import GROUP
 from qpack_packager.text_files import TextPart
+from qpack_packager.weights.add import Weights
+from qpack_packager.weights_policy import FORMS as FORMS_ASKED
 from qpack_schemas.bundle_rules import FORMS, vocabulary_forms
 from qpack_schemas.manifest import (
     CONTRACT_VERSION,
@@ -21,17 +24,21 @@ from qpack_schemas.manifest import (
 from qpack_schemas.memory import account
 from qpack_schemas.strict_json import JsonValue
 
+SCHEMES = {
+    False: "int4, symmetric, signed scale per group, value = (code - 8) * scale",
+    True: "int4, zero and scale per group, value = (code - zero) * scale",
+}
+
 
 def describe(
     prepared: Prepared,
     sources: list[SourceFile],
-    places: Mapping[str, tuple[str, str]],
+    weights: Weights,
     files: Sequence[FileEntry],
     text: TextPart,
     kernels: Mapping[str, Mapping[str, Kernel]],
 ) -> dict[str, JsonValue]:
-    """All fields but `files` and `checksum`, which the writer adds. `places`: tensor -> (file, sha256); `kernels`:
-    target -> its compiled kernels by name."""
+    """All fields but `files` and `checksum`, which the writer adds. `kernels`: target -> its kernels by name."""
     lowered, serving = prepared.lowered, prepared.serving
     weights_bytes = sum(entry["bytes"] for entry in files if entry["path"].startswith("weights/"))
     memory = account(weights_bytes, lowered.buffers, lowered.programs, serving.buckets)
@@ -41,18 +48,8 @@ def describe(
         "features_required": [],
         "model": describe_model(prepared),
         "source": _source(prepared, sources, text),
-        "quant": {
-            "method": "rtn",
-            "scheme": "int4, symmetric, signed scale per group, value = (code - 8) * scale",
-            "bits": 4,
-            "group_size": GROUP,
-            "scale_dtype": "bfloat16",
-            **vocabulary_forms(prepared.lowered.programs["decode"]),
-            "calibration_sha256": None,
-            "fallbacks": [],
-            **lowered.accounting.to_manifest(),
-        },
-        "tensors": _tensors(prepared, places),
+        "quant": _quant(prepared, weights),
+        "tensors": _tensors(prepared, weights.places),
         "buffers": {name: buffer.to_json() for name, buffer in lowered.buffers.items()},
         "slots": serving.slots,
         "context": serving.context,
@@ -62,8 +59,35 @@ def describe(
         "targets": {"cpu": {}, **describe_targets(prepared.targets, kernels, files, memory, serving.buckets)},
         "text": text.files,
         "probes": text.probes,
-        "reproducibility": "any-host",
+        "reproducibility": "recorded-environment" if weights.calibration else "any-host",
     }
+
+
+def _quant(prepared: Prepared, weights: Weights) -> dict[str, JsonValue]:
+    calibration, lowered = weights.calibration, prepared.lowered
+    imported = [m for m in lowered.modules if m.imported]
+    asymmetric = any(f"{m.name}.zero" in m.tensors for m in imported)
+    sources = [prepared.checkpoint.tensors[rows.tensor] for module in imported for rows in module.sources]
+    formats = {packed.format for packed in map(as_packed, sources) if packed}
+    scales = {m.tensors[f"{m.name}.scale"].dtype for m in lowered.modules if m.form == "marlin"}
+    quant: dict[str, JsonValue] = {
+        "method": "import" if imported else "gptq" if calibration else "rtn",
+        "scheme": SCHEMES[asymmetric],
+        "bits": 4,
+        "group_size": GROUP,
+        "scale_dtype": scales.pop() if len(scales) == 1 else "bfloat16",
+        **vocabulary_forms(lowered.programs["decode"]),
+        "calibration_sha256": calibration.text_sha256 if calibration else None,
+        "fallbacks": [line["module"] for line in weights.log if line.get("fallback")],
+        **lowered.accounting.to_manifest(),
+    }
+    if formats:
+        quant["imported_from"] = ", ".join(sorted(formats))
+    if prepared.serving.rules:
+        quant["rules"] = [{"glob": glob, "form": FORMS_ASKED[form]} for glob, form in prepared.serving.rules]
+    if calibration:
+        quant["environment"] = dict(calibration.environment)
+    return quant
 
 
 def capture_order(prepared: Prepared, work_bytes: Mapping[str, int]) -> list[str]:

@@ -1,4 +1,7 @@
-"""A recipe: the flags of `qpack build` in a YAML file, validated by a schema. Flags win over it."""
+"""A recipe: the flags of `qpack build` in a YAML file, validated by a schema. Flags win over it.
+
+Some come with qpack, in recipes/, each with the measurement that chose it; they go by their name.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +9,23 @@ from typing import Any
 import yaml
 
 from qpack_packager.textfix.fix import fix
-from qpack_schemas.errors import BundleError, InputError
+from qpack_schemas.errors import BundleError, InputError, UsageError
 from qpack_schemas.schema_check import check_schema
 
 SCHEMA = "recipe.v1.schema.json"
+SHIPPED = Path(__file__).parent / "recipes"
+
+
+def find_recipe(name: str) -> Path:
+    """The file of that path, or the recipe of that name that comes with qpack. Raises UsageError if neither is."""
+    if Path(name).is_file():
+        return Path(name)
+    names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+    if name not in names:
+        raise UsageError(
+            f"--recipe {name} is neither a file nor a recipe of qpack", remedy=f"those are: {', '.join(names)}"
+        )
+    return SHIPPED / f"{name}.yaml"
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -28,4 +44,6 @@ def read_recipe(path: Path) -> dict[str, Any]:
         **{name: tuple(value) if isinstance(value, list) else value for name, value in recipe.items()},
         "encoding": [f"{glob}={name}" for glob, name in recipe.get("encodings", {}).items()],
         "legacy_encoding": recipe.get("legacy_encodings", []),
+        "module": [f"{glob}={form}" for glob, form in recipe.get("modules", {}).items()],
+        "eval_text": recipe.get("eval"),
     }

@@ -18,6 +18,7 @@ CONTEXTS = (512, 2048)
 PREFILLS = (16, 64, 256)
 LARGEST = 1 << 20  # of any number of rows, slots or positions: lines of a buffer stay within int32
 DTYPES = ("bfloat16", "float16", "float32")
+METHODS = ("rtn", "gptq")
 # --lm-head and --embedding -> how it is stored, as in the manifest. The defaults were measured: docs/decisions/0010.
 HEADS: Mapping[str, HeadForm] = {"bf16": "dense", "int8": "int8", "int4": "int4"}
 EMBEDDINGS: Mapping[str, EmbeddingForm] = {"bf16": "dense", "int8": "int8"}
@@ -37,6 +38,9 @@ class Options:
     lm_head: str = "int8"
     embedding: str = "int8"
     rules: tuple[tuple[str, str], ...] = ()  # glob of weights of layers -> bf16, int8 or int4; the first that fits
+    method: str = METHODS[0]  # how int4 is made
+    calibration: Path | None = None  # the text that gptq rounds by
+    max_fallbacks: int = 0  # modules that gptq may leave to rtn
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ def plan_serving(max_context: int, options: Options) -> Serving:
 
     Contexts that are asked for must fit the model's `max_context`; the default ones are cut to it. Raises UsageError.
     """
+    if (options.method == "gptq") != (options.calibration is not None):
+        raise UsageError(
+            "--method gptq and --calibration FILE go together",
+            remedy="give a text file like the texts that will be served, or round to nearest without it",
+        )
     batches, contexts = options.batches or BATCHES, options.contexts or CONTEXTS
     prefills = options.prefills or PREFILLS
     slots = max(batches) if options.slots is None else options.slots

@@ -178,6 +178,30 @@ def bench(
         click.echo(json.dumps(report, ensure_ascii=True) if output_format == "json" else as_text(report))
 
 
+@main.command()
+@BUNDLE
+@click.option(
+    "--windows",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A .npy file, int32 [windows, length] of token ids.",
+)
+@boot_options
+def logits(bundle: Path, windows: Path, **choices: Any) -> None:
+    """Writes the logits behind every token of given windows to stdout, for `qpack eval`.
+
+    A line of JSON says what follows: for each position of each batch of windows three int32 (first window, windows,
+    position) and float32 [windows, vocab], all little-endian."""
+    with errors_reported(extra="runtime"):
+        if sys.stdout.isatty():
+            raise UsageError("logits are no text for a terminal", remedy="send stdout to a file or a pipe")
+        from qpack_runtime.boot import boot
+        from qpack_runtime.logits import read_windows, write_logits
+
+        booted = boot(bundle, **choices)
+        write_logits(booted, read_windows(windows, booted.engine), sys.stdout.buffer)
+
+
 def _render(bundle: Path, messages: Path) -> str:
     from qpack_runtime.chat import load_messages, render
 
@@ -196,3 +220,7 @@ def _summary(generation, booted, timings) -> str:
         f"{len(generation.output_ids)} tokens, {timings['decode_s'] / steps * 1000:.1f} ms each "
         f"({generation.finish_reason})\nbuckets: {buckets}" + "".join(f"\nnote: {note}" for note in booted.notes)
     )
+
+
+if __name__ == "__main__":  # as the packager starts it, with its own interpreter
+    main(prog_name="qpack-runtime")

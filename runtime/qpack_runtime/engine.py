@@ -37,6 +37,7 @@ class Executor(Protocol):
     def seat_written(self, slot: int) -> None: ...
     def launch(self, bucket: str) -> Any: ...
     def read(self, ticket: Any) -> Mapping[str, np.ndarray]: ...
+    def logits(self, bucket: str) -> np.ndarray: ...  # float32 [T, V] of the last launch, once that has been read
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,11 @@ class Engine:
                 ids, logprobs = outputs["top_ids"][row].tolist(), outputs["top_logprobs"][row].tolist()
                 choices[row] = replace(choice, top=tuple(zip(ids, logprobs, strict=True)))
         return choices
+
+    def logits(self, pending: Pending) -> np.ndarray:
+        """float32 [slots, vocab]: what `sample` got for each slot of the last launch, which must be read by then.
+        The array belongs to the executor, until the next launch."""
+        return self.executor.logits(pending.bucket)[: len(pending.slots), : self.vocab]
 
     def admit(self, slot: int, options: SamplingOptions, *, grammar: bool = False) -> None:
         """Writes how the tokens of a slot are chosen; must come before its first row. With `grammar`, `restrict` must

@@ -13,8 +13,9 @@ from qpack_schemas.errors import Finding
 from qpack_schemas.manifest import FileEntry
 
 MANIFEST = "manifest.json"
-# Made after the bundle_id exists, so they can be no part of it: provenance and signatures. They lie at the root.
-_DETACHED = re.compile(r"provenance\.intoto\.jsonl|signature\.[^/]+")
+# No part of the bundle_id: provenance and signatures, which are made after it exists, and what a host measured of the
+# bundle's quality, which another host measures otherwise. They lie at the root.
+_DETACHED = re.compile(r"provenance\.intoto\.jsonl|signature\.[^/]+|quality\.(json|html)")
 _BLOCK = 1 << 20
 
 

@@ -16,6 +16,7 @@ TOKENIZER_PATH = "model/tokenizer.json"
 # (operation, operand) -> the form of its tensor; the weights of all other operands are dense.
 FORMS: Mapping[tuple[str, str], str] = {
     ("linear_int4", "q"): "marlin_codes", ("linear_int4", "scale"): "marlin_scales",
+    ("linear_int4", "zero"): "marlin_zeros",
     ("linear_int8", "q"): "int8_codes", ("linear_int8", "scale"): "int8_scales",
     ("embed_int8", "table"): "int8_codes", ("embed_int8", "scale"): "int8_scales",
     ("rope_kv_write", "rope"): "rope_table",

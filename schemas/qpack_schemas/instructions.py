@@ -24,8 +24,8 @@ rows_prefill(i:prompt[R], i:slot[1], i:start[1], i:length[1], h:counts![S,V])
 embed(i:tokens[R], w:table[V,H]) -> y[R,H] {}
 embed_int8(i:tokens[R], b:table[V,H^128], w:scale[V,H^128/128]) -> y[R,H] {}
 rms_norm(x[T,H], delta?[T,H], w:weight[H]) -> y[T,H], sum?[T,H] {eps:float, unit_offset:bool}
-linear_int4(x[T,K], p:q[K^128/16,N^64*2], w:scale[K^128/128,N^64], w:bias?[N]) -> o:y[T,N] {}
-linear_int8(x[T,K], b:q[N,K^128], w:scale[N,K^128/128]) -> o:y[T,N] {}
+linear_int4(x[T,K], p:q[K^128/16,N^64*2], w:scale[K^128/128,N^64], b:zero?[K^128/128,N^64], w:bias?[N]) -> o:y[T,N] {}
+linear_int8(x[T,K], b:q[N,K^128], w:scale[N,K^128/128], w:bias?[N]) -> o:y[T,N] {}
 linear(x[T,K], w:weight[N,K], w:bias?[N]) -> o:y[T,N] {}
 rope_kv_write(x[R,X], t:rope[L,2,F], w:q_norm?[D], w:k_norm?[D], i:slots[R], i:positions[R], k![P,G,D], v![P,G,D])
     -> q[R,A,D] {context:int, eps:float, unit_offset:bool}

@@ -12,6 +12,7 @@ from qpack_schemas.launch_table import SCRATCH_MARK, LaunchTable
 from qpack_schemas.program import Instruction, Program
 
 Run = tuple[int, int]  # first and last instruction
+LINEARS = frozenset({"linear", "linear_int4", "linear_int8"})  # whose outputs may be held as planes
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _biased(program: Program) -> dict[str, _Linear]:
     return {
         instruction.outputs["y"]: _Linear(index, instruction.inputs["bias"])
         for index, instruction in enumerate(program.code)
-        if instruction.op in ("linear", "linear_int4") and "bias" in instruction.inputs
+        if instruction.op in LINEARS and "bias" in instruction.inputs
     }
 
 

@@ -8,7 +8,7 @@ operand is forgotten; and that nothing lies where something else is still needed
 from collections.abc import Iterator, Mapping, Sequence
 
 from qpack_schemas.errors import Finding
-from qpack_schemas.launch_operands import check_operands
+from qpack_schemas.launch_operands import LINEARS, check_operands
 from qpack_schemas.launch_table import SCRATCH_MARK, Launch, LaunchTable, Scalar, TargetBuffer, grid_of
 from qpack_schemas.manifest import Bucket, Kernel
 from qpack_schemas.program import ALIGNMENT, Buffer, Program
@@ -95,7 +95,7 @@ def _arguments(
 
 def _work(table: LaunchTable, program: Program, shared: Mapping[str, Buffer], where: str) -> Iterator[Finding]:
     """A work buffer is one of the program, held as the program says or as planes, or scratch."""
-    linear = {i.outputs.get("y") for i in program.code if i.op in ("linear", "linear_int4")}
+    linear = {i.outputs.get("y") for i in program.code if i.op in LINEARS}
     used = table.lifetimes()
     for name, buffer in table.work.items():
         place = work_place(where, name)

@@ -74,8 +74,13 @@ class TensorCounts(TypedDict):
     dropped: int
 
 
+class FormRule(TypedDict):
+    glob: str  # of checkpoint tensors
+    form: str  # dense | int8 | int4
+
+
 class Quant(TypedDict):
-    method: str
+    method: str  # rtn | gptq | import
     scheme: str
     bits: int
     group_size: int
@@ -85,7 +90,10 @@ class Quant(TypedDict):
     calibration_sha256: str | None
     kept: list[Rule]
     dropped: list[Rule]
-    fallbacks: list[str]
+    fallbacks: list[str]  # modules that a calibrated method could not round, and that were rounded to nearest
+    imported_from: NotRequired[str]  # format of the codes of a checkpoint that was quantized already
+    rules: NotRequired[list[FormRule]]  # asked for at build, the first that fits decides
+    environment: NotRequired[dict[str, str]]  # what a calibrated method's bytes depend on beside its inputs
     tensors: TensorCounts
 
 
@@ -96,7 +104,7 @@ class Tensor(TypedDict):
     logical_shape: list[int]  # of the joined sources, before padding and packing
     sha256: str  # of the tensor's bytes, wherever they lie
     sources: list[str]  # checkpoint tensors it is made of, in order
-    form: str  # dense | marlin_codes | marlin_scales | int8_codes | int8_scales | rope_table
+    form: str  # dense | marlin_codes | marlin_scales | marlin_zeros | int8_codes | int8_scales | rope_table
 
 
 class BufferEntry(TypedDict):
@@ -182,6 +190,23 @@ class Probes(TypedDict):
     chats: list[ChatProbe]
 
 
+class Gate(TypedDict):
+    """Limits that the bundle was measured against; None is no limit."""
+
+    max_ppl_ratio: float | None
+    max_kl: float | None  # nats per token
+
+
+class Quality(TypedDict):
+    """The verdict of the build's gate. What was measured depends on the host that measured, so it is no part of the
+    manifest."""
+
+    gate: Gate
+    text_sha256: str  # of the text that was read
+    tokens: int  # of it that were predicted
+    passed: bool
+
+
 class FileEntry(TypedDict):
     path: str
     bytes: int
@@ -205,6 +230,7 @@ class Manifest(TypedDict):
     targets: dict[str, JsonValue]  # cpu: {}; "cuda:sm_89": a Target, see compiled_targets
     text: list[TextFile]
     probes: Probes
+    quality: NotRequired[Quality]
     reproducibility: str
     files: list[FileEntry]
     checksum: str

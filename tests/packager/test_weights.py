@@ -11,7 +11,7 @@ import pytest
 
 from bundles import ASSETS, SMALL, build_bundle
 from checkpoints import published_form, random_checkpoint, read_config, read_tensors, write_checkpoint
-from oracle import bundle_tensors, int4_sources, source_tensors, vocabulary
+from oracle import bundle_tensors, quantized_sources, source_tensors, vocabulary
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.lowering.lower import lower
@@ -50,7 +50,7 @@ def test_dequantized_weights_are_within_half_a_step_of_the_source(family: str, t
     if not checkpoint.exists():  # sizes that need padding along K and along N
         checkpoint = random_checkpoint(tmp_path / "model", family, hidden_size=192, intermediate_size=200)
     bundle = open_bundle(build_bundle(checkpoint, tmp_path / "bundle"))
-    source, made = source_tensors(checkpoint), int4_sources(bundle)
+    source, made = source_tensors(checkpoint), quantized_sources(bundle)
     assert len(made) >= 24 or family in ("qwen2", "qwen3_5")
     for name, lines in made.items():
         tensor, _, part = name.partition("#")

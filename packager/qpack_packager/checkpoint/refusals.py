@@ -7,8 +7,6 @@ from qpack_schemas.strict_json import JsonValue
 # Any value but null, false and {} is refused.
 _ABSENT = {
     "auto_map": ("the model brings its own Python code (trust_remote_code)", "use a model that needs none"),
-    "quantization_config": ("the checkpoint is quantized already", "start from the unquantized checkpoint"),
-    "compression_config": ("the checkpoint is quantized already", "start from the unquantized checkpoint"),
     "per_layer_config": ("sizes that differ from layer to layer are not supported", ""),
 }
 # Only this value is implemented, which is also the default.

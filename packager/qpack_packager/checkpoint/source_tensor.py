@@ -42,11 +42,36 @@ class SourceTensor:
     begin: int
     bytes: int
 
+    @property
+    def where(self) -> str:
+        """File and name, for messages."""
+        return f"{self.path}: {self.source_name}"
+
+    def expect(self, shape: tuple[int, ...], *dtypes: str) -> None:
+        """Raises InputError if it has another shape, or none of these dtypes."""
+        if self.shape != shape or self.dtype not in dtypes:
+            raise InputError(
+                f"is {self.dtype} {list(self.shape)}, expected {' or '.join(dtypes)} {list(shape)}",
+                where=self.where,
+                remedy="take config.json and weights from the same download",
+            )
+
     def lines(self, first: int, last: int) -> np.ndarray:
         """Entries `first` to `last` of the first axis, read into memory of their own: a mapped file's pages would stay
         with the process."""
         count = self.bytes // self.shape[0] if self.shape[0] else 0
         return self._bytes(first * count, (last - first) * count).reshape(last - first, *self.shape[1:])
+
+    def columns(self, first: int, last: int) -> np.ndarray:
+        """Entries `first` to `last` of the second of two axes, [rows, last - first]; no others are read."""
+        rows, width = self.shape
+        item = np.dtype(self.dtype).itemsize
+        raw = np.empty((rows, (last - first) * item), np.uint8)
+        with self.path.open("rb", buffering=0) as file:
+            for row, line in enumerate(raw):
+                file.seek(self.begin + (row * width + first) * item)
+                self._check_read(file.readinto(line.data), len(line))
+        return raw.view(self.dtype)
 
     def read(self) -> np.ndarray:
         """All of it, also of a scalar."""
@@ -54,26 +79,32 @@ class SourceTensor:
 
     def _bytes(self, begin: int, count: int) -> np.ndarray:
         raw = np.fromfile(self.path, np.uint8, count, offset=self.begin + begin)
-        if len(raw) < count:
+        self._check_read(len(raw), count)
+        return raw.view(self.dtype)
+
+    def _check_read(self, count: int, wanted: int) -> None:
+        if count < wanted:
             raise InputError(
-                f"changed while it was read: {count - len(raw)} bytes of tensor {self.source_name!r} are gone",
+                f"changed while it was read: {wanted - count} bytes of tensor {self.source_name!r} are gone",
                 where=str(self.path),
                 remedy="leave the checkpoint alone during a build",
             )
-        return raw.view(self.dtype)
 
 
 @dataclass(frozen=True)
 class Codes:
-    """An int4 weight: value = (code - zero) * scale."""
+    """Lines of an int4 weight: value = (code - zero) * scale."""
 
-    codes: np.ndarray  # uint8 [N, K], 0..15
-    scales: np.ndarray  # float16 or bfloat16 [N, ceil(K / 128)]
-    zeros: np.ndarray | None  # uint8 [N, ceil(K / 128)], 0..16; None: 8
+    codes: np.ndarray  # uint8 [n, K], 0..15
+    scales: np.ndarray  # float16 or bfloat16 [n, ceil(K / 128)]
+    zeros: np.ndarray | None  # uint8 [n, ceil(K / 128)], 0..15; None: 8
 
 
 class PackedTensor(Protocol):
-    """An int4 weight that the checkpoint stores as codes."""
+    """An int4 weight that the checkpoint stores as codes.
+
+    `lines` follows the format's own definition of a weight, and shares no step with `codes`: an import compares them.
+    """
 
     @property
     def source_name(self) -> str: ...
@@ -86,10 +117,10 @@ class PackedTensor(Protocol):
     @property
     def scale_dtype(self) -> str: ...
     @property
-    def asymmetric(self) -> bool: ...
+    def asymmetric(self) -> bool: ...  # some zero is not 8
 
-    def lines(self, first: int, last: int) -> np.ndarray: ...  # float32, dequantized as the format defines it
-    def codes(self) -> Codes: ...
+    def lines(self, first: int, last: int) -> np.ndarray: ...  # float32
+    def codes(self, first: int, last: int) -> Codes: ...
 
 
 def as_packed(tensor: Tensor) -> PackedTensor | None:

@@ -116,15 +116,15 @@ class Builder:
             inputs = {"x": x, "weight": self.dense(f"{weight}.weight", shapes), "bias": vector}
             self.emit("linear", inputs, {"y": y})
             return y
-        tensors = self.quantized(weight, form, sources, k)
+        tensors = self.quantized(weight, form, sources, k, n)
         self.emit(f"linear_{form}", {"x": x, **tensors, "bias": vector}, {"y": y})
         return y
 
-    def quantized(self, name: str, form: str, sources: Mapping[Rows, int], k: int) -> dict[str, str]:
-        """A weight as codes. Operand of a product -> tensor of the bundle."""
+    def quantized(self, name: str, form: str, sources: Mapping[Rows, int], k: int, n: int) -> dict[str, str]:
+        """A weight as codes, which gives `n` outputs. Operand of a product -> tensor of the bundle."""
         packed = [tensor for rows in sources if (tensor := as_packed(self.shared.sources[rows.tensor]))]
         if form == "int8":
-            module = int8(name, sources, k)
+            module = int8(name, sources, k, n)
         elif packed:
             scale = packed[0].scale_dtype
             module = marlin(name, sources, k, scale, imported=True, zeros=any(one.asymmetric for one in packed))

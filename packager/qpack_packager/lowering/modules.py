@@ -35,9 +35,9 @@ class Module:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """[N, K] of a marlin or int8 module after zero padding to whole tiles and groups."""
-        n, k = self.shape
-        return padded(n, k)
+        """[N, K] of a marlin or int8 module as stored: zeros behind the sources, up to whole groups and tiles."""
+        rows, columns = self.tensors[f"{self.name}.q"].extent(1)
+        return (rows, columns) if self.form == "int8" else (columns // 2, rows * 16)
 
 
 Lines = Mapping[Rows, int]  # source -> how many lines it gives
@@ -53,7 +53,7 @@ def marlin(
     name: str, sources: Lines, k: int, scale: str = "bfloat16", *, imported: bool = False, zeros: bool = False
 ) -> Module:
     """int4 codes and their scales, of dtype `scale`; with `zeros` also the code of zero of every group."""
-    n, width = padded(sum(sources.values()), k)
+    n, width = -(-sum(sources.values()) // TILE_N) * TILE_N, -(-k // GROUP) * GROUP
     tensors = {
         f"{name}.q": Buffer("weights", "int32", (width // 16, 2 * n)),
         f"{name}.scale": Buffer("weights", scale, (width // GROUP, n)),
@@ -63,11 +63,12 @@ def marlin(
     return _matrix(name, "marlin", sources, k, tensors, imported=imported)
 
 
-def int8(name: str, sources: Lines, k: int) -> Module:
-    n, width = padded(sum(sources.values()), k)
+def int8(name: str, sources: Lines, k: int, lines: int) -> Module:
+    """int8 codes and their scales; of `lines` lines, those behind the sources zero."""
+    width = -(-k // GROUP) * GROUP
     tensors = {
-        f"{name}.q": Buffer("weights", "int8", (n, width)),
-        f"{name}.scale": Buffer("weights", "bfloat16", (n, width // GROUP)),
+        f"{name}.q": Buffer("weights", "int8", (lines, width)),
+        f"{name}.scale": Buffer("weights", "bfloat16", (lines, width // GROUP)),
     }
     return _matrix(name, "int8", sources, k, tensors)
 
@@ -75,11 +76,6 @@ def int8(name: str, sources: Lines, k: int) -> Module:
 def rope_table(context: int, rotary_dim: int, theta: float) -> Module:
     shape = (context, 2, rotary_dim // 2)
     return Module("rope", "rope_table", (), (), shape, {"rope": Buffer("weights", "float32", shape)}, theta)
-
-
-def padded(n: int, k: int) -> tuple[int, int]:
-    """[N, K] after zero padding to whole tiles and groups."""
-    return -(-n // TILE_N) * TILE_N, -(-k // GROUP) * GROUP
 
 
 def _matrix(

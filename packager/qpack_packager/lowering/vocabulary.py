@@ -41,4 +41,4 @@ def _module(b: Builder, one: Vocabulary) -> dict[str, str]:
         stored = (one.width, one.shape[1])
         return {"weight": b.dense(f"{one.name}.weight", {rows: one.shape}, stored=stored)}
     b.shared.expect(one.source, one.shape)
-    return b.quantized(one.name, one.form, {rows: one.shape[0]}, one.shape[1])
+    return b.quantized(one.name, one.form, {rows: one.shape[0]}, one.shape[1], one.width)

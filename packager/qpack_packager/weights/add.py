@@ -6,6 +6,8 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,20 +17,36 @@ from qpack_packager.lowering.lower import Lowered
 from qpack_packager.lowering.modules import Module
 from qpack_packager.prepare import Prepared
 from qpack_packager.progress import Progress
+from qpack_packager.serving import Options
 from qpack_packager.weights.make import Maker
 from qpack_packager.weights.shards import WeightShards, plan_weights
+from qpack_schemas.bundle_files import sha256_of
 from qpack_schemas.errors import FitError
 from qpack_schemas.manifest import CONTRACT_VERSION, SourceFile
 from qpack_schemas.strict_json import dump_compact
 
+if TYPE_CHECKING:
+    from qpack_packager.calibration.start import Calibration
+
 QUANT_LOG = "quant_log.jsonl"
 
 
-def fingerprint(lowered: Lowered, sources: Sequence[SourceFile]) -> str:
+@dataclass(frozen=True)
+class Weights:
+    """What was made. `log` has a line for each quantized module; `calibration` is None for methods that need none."""
+
+    places: Mapping[str, tuple[str, str]]  # tensor -> (file, sha256 of its bytes)
+    log: Sequence[Mapping[str, Any]]
+    calibration: "Calibration | None"
+
+
+def fingerprint(lowered: Lowered, options: Options, sources: Sequence[SourceFile]) -> str:
     """The sha256 of everything that the weight files depend on."""
     facts = {
         "version": CONTRACT_VERSION,
         "sources": list(sources),
+        "method": options.method,
+        "calibration": sha256_of(options.calibration) if options.calibration else None,
         "modules": [
             [m.name, m.form, m.imported, m.theta, [[rows.tensor, rows.part] for rows in m.sources]]
             for m in lowered.modules
@@ -53,21 +71,20 @@ def check_disk(lowered: Lowered, writer: BundleWriter) -> None:
         )
 
 
-def add_weights(
-    prepared: Prepared, writer: BundleWriter, progress: Progress, mark: str
-) -> Mapping[str, tuple[str, str]]:
-    """Writes the weight files and the quantization log. Returns tensor -> (file, sha256 of its bytes). `mark` is the
-    build's fingerprint: what a journal with the same one says is finished, and is there, is taken over."""
+def add_weights(prepared: Prepared, options: Options, writer: BundleWriter, progress: Progress, mark: str) -> Weights:
+    """Writes the weight files and the quantization log. `mark` is the build's fingerprint: what a journal with the same
+    one says is finished, and is there, is taken over."""
     lowered, workers = prepared.lowered, len(os.sched_getaffinity(0))
     sizes = {module.name: _source_bytes(module, prepared) for module in lowered.modules}
     journal, shards = Journal(writer.folder, mark), WeightShards(writer.folder, lowered.layout)
-    logs: list[Mapping[str, object]] = []
+    logs: list[Mapping[str, Any]] = []
+    calibration = _calibration(prepared, options, writer, progress) if options.method == "gptq" else None
     try:
         with (
             progress.phase("weights", sum(sizes.values()), "bytes") as step,
             ThreadPoolExecutor(workers, "weights") as pool,
         ):
-            maker = Maker(prepared.checkpoint, pool, workers)
+            maker = Maker(prepared.checkpoint, pool, workers, calibration and calibration.calibrated)
             for module in lowered.modules:
                 log = _add(module, maker, shards, journal)
                 logs += [] if log is None else [log]
@@ -78,12 +95,19 @@ def add_weights(
         journal.close()
     writer.files += shards.entries
     writer.add(QUANT_LOG, b"".join(map(dump_compact, logs)))
-    return shards.places
+    return Weights(shards.places, logs, calibration)
 
 
-def _add(module: Module, maker: Maker, shards: WeightShards, journal: Journal) -> Mapping[str, object] | None:
+def _calibration(prepared: Prepared, options: Options, writer: BundleWriter, progress: Progress) -> "Calibration":
+    """Imported here: it needs torch, which rounding to nearest does without."""
+    from qpack_packager.calibration.start import start_calibration
+
+    return start_calibration(prepared.checkpoint, options, writer.folder, progress)
+
+
+def _add(module: Module, maker: Maker, shards: WeightShards, journal: Journal) -> Mapping[str, Any] | None:
     """One module, made or taken over. Returns its line of the quantization log."""
-    finished = journal.finished.get(module.name)
+    finished = journal.finished.get(module.name) if maker.keeps(module) else None
     if finished and all(shards.take_over(name, finished["tensors"][name]) for name in module.tensors):
         return finished["log"]
     made = maker.make(module)

@@ -4,39 +4,40 @@ Every weight is read back from what is stored and compared with what the checkpo
 bit: an import that changes a weight is no import.
 """
 
-import ml_dtypes
+from collections.abc import Iterator
+
 import numpy as np
 
 from qpack_packager.checkpoint.checkpoint import Checkpoint
-from qpack_packager.checkpoint.source_tensor import Codes, PackedTensor
+from qpack_packager.checkpoint.packed.packed_weight import SYMMETRIC
+from qpack_packager.checkpoint.source_tensor import Codes, PackedTensor, as_packed
 from qpack_packager.lowering.modules import Module, Rows
 from qpack_packager.quantize.groups import GROUP
-from qpack_packager.quantize.marlin import pack, permute_scales, unpack, unpermute_scales
-from qpack_packager.weights.lines import spans
-from qpack_schemas.errors import InputError
+from qpack_packager.quantize.marlin import TILE_N, pack, permute_scales, unpack, unpermute_scales
+from qpack_packager.weights.lines import read_lines, spans
+from qpack_schemas.errors import InputError, UsageError
 
-SYMMETRIC = 8  # the zero that no tensor says
-_SCALES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+BLOCK_WEIGHTS = 1 << 22  # that are imported and compared at a time, and more only if 64 lines are more
 
 
 def import_codes(module: Module, checkpoint: Checkpoint) -> tuple[list[np.ndarray], dict[str, object]]:
     """The tensors of an imported module in the order of its layout (words, scales, zeros if it has them), and its line
-    of the log. Raises InputError naming a tensor that comes out with other weights than it went in with."""
+    of the log. Raises InputError naming a tensor that comes out with other weights than it went in with, or whose
+    scales are not numbers, or are of another dtype than those it is joined with."""
+    _check_scale_dtypes(module, checkpoint)
     n, k = module.padded
-    codes = np.full((n, k), SYMMETRIC, np.uint8)
-    scales = np.zeros((n, k // GROUP), _SCALES[module.tensors[f"{module.name}.scale"].dtype])
-    zeros = np.full((n, k // GROUP), SYMMETRIC, np.int8)
-    for rows, begin, end in spans(module):
-        part = _codes(checkpoint, rows)
-        codes[begin:end, : part.codes.shape[1]] = part.codes
-        scales[begin:end] = part.scales
-        if part.zeros is not None:
-            zeros[begin:end] = part.zeros
-    stored = [pack(np.ascontiguousarray(codes.T)), permute_scales(np.ascontiguousarray(scales.T))]
-    if f"{module.name}.zero" in module.tensors:
-        stored.append(permute_scales(np.ascontiguousarray(zeros.T)))
-    for rows, begin, end in spans(module):
-        _check(rows, checkpoint, _weights(stored, begin, end)[:, : module.shape[1]])
+    stored = [np.empty(buffer.extent(1), buffer.dtype) for buffer in module.tensors.values()]
+    step = max(1, BLOCK_WEIGHTS // k // TILE_N) * TILE_N
+    for first in range(0, n, step):
+        last = min(first + step, n)
+        lines = _codes(module, checkpoint, first, last)
+        block = [pack(np.ascontiguousarray(lines.codes.T)), permute_scales(np.ascontiguousarray(lines.scales.T))]
+        if lines.zeros is not None:
+            block.append(permute_scales(np.ascontiguousarray(lines.zeros.T)))
+        _check(module, checkpoint, first, block)
+        for whole, part in zip(stored, block, strict=True):
+            width = whole.shape[1] // n
+            whole[:, width * first : width * last] = part
     return stored, {
         "module": module.name,
         "method": "import",
@@ -47,47 +48,93 @@ def import_codes(module: Module, checkpoint: Checkpoint) -> tuple[list[np.ndarra
     }
 
 
-def packed(checkpoint: Checkpoint, rows: Rows) -> PackedTensor:
-    tensor = checkpoint.tensors[rows.tensor]
-    assert tensor.dtype == "int4"
-    return tensor  # type: ignore[return-value]  # what int4 means, see Tensor
-
-
-def _codes(checkpoint: Checkpoint, rows: Rows) -> Codes:
-    whole = packed(checkpoint, rows).codes()
-    if not rows.part:
-        return whole
-    zeros = None if whole.zeros is None else _half(whole.zeros, checkpoint, rows)
-    return Codes(_half(whole.codes, checkpoint, rows), _half(whole.scales, checkpoint, rows), zeros)
-
-
-def _half(lines: np.ndarray, checkpoint: Checkpoint, rows: Rows) -> np.ndarray:
-    config = checkpoint.config
-    heads = lines.reshape(config.attention_heads, 2, config.head_dim, -1)
-    return heads[:, int(rows.part == "gate")].reshape(-1, lines.shape[1])
-
-
-def _weights(stored: list[np.ndarray], begin: int, end: int) -> np.ndarray:
-    """float32 [end - begin, K'] of what was stored: (code - zero) * scale."""
-    codes = unpack(stored[0])[:, begin:end].T.astype(np.float32)
-    scales = unpermute_scales(stored[1])[:, begin:end].T.astype(np.float32)
-    zeros = np.float32(SYMMETRIC)
-    if len(stored) > 2:
-        zeros = np.repeat(unpermute_scales(stored[2])[:, begin:end].T.astype(np.float32), GROUP, axis=1)
-    return (codes - zeros) * np.repeat(scales, GROUP, axis=1)
-
-
-def _check(rows: Rows, checkpoint: Checkpoint, ours: np.ndarray) -> None:
-    tensor = packed(checkpoint, rows)
-    wanted = tensor.lines(0, tensor.shape[0])
-    if rows.part:
-        wanted = _half(wanted, checkpoint, rows)
-    different = ours != wanted  # also where one is NaN; 0 and -0 are one weight
-    if different.any():
-        line, column = np.argwhere(different)[0]
+def _check_scale_dtypes(module: Module, checkpoint: Checkpoint) -> None:
+    dtypes = {rows.tensor: _packed(checkpoint, rows).scale_dtype for rows in module.sources}
+    if len(set(dtypes.values())) > 1:
         raise InputError(
-            f"imported, weight [{line}, {column}] is {ours[line, column]}; {tensor.format} makes it "
-            f"{wanted[line, column]}; {int(different.sum())} of {different.size} weights differ",
-            where=rows.tensor,
-            remedy="build from the unquantized checkpoint",
+            f"their scales are {', '.join(f'{dtype} ({name})' for name, dtype in dtypes.items())}; weights that are "
+            "multiplied together need scales of one dtype",
+            where=module.name,
+            remedy="export the checkpoint in one dtype",
         )
+
+
+def _packed(checkpoint: Checkpoint, rows: Rows) -> PackedTensor:
+    packed = as_packed(checkpoint.tensors[rows.tensor])
+    if packed is None:
+        raise UsageError(
+            f"is {checkpoint.tensors[rows.tensor].dtype} in the checkpoint, and is multiplied together with weights "
+            "that are int4 there",
+            where=rows.tensor,
+            remedy="export the checkpoint with all of them quantized, or none",
+        )
+    return packed
+
+
+def _codes(module: Module, checkpoint: Checkpoint, first: int, last: int) -> Codes:
+    """Lines of the joined sources, padded to [last - first, K'] such that padding is 0."""
+    _, k = module.padded
+    codes = np.full((last - first, k), SYMMETRIC, np.uint8)
+    scales = np.zeros((last - first, k // GROUP), module.tensors[f"{module.name}.scale"].dtype)
+    zeros = np.full((last - first, k // GROUP), SYMMETRIC, np.int8)
+    for rows, begin, end in spans(module):
+        low, high = max(first, begin), min(last, end)
+        at = low - first
+        for part in _read(rows, checkpoint, low - begin, high - begin):
+            lines = slice(at, at + len(part.codes))
+            codes[lines, : module.shape[1]], scales[lines] = part.codes, part.scales
+            if part.zeros is not None:
+                zeros[lines] = part.zeros
+            at = lines.stop
+    codes[:, module.shape[1] :] = zeros[:, -1:]
+    return Codes(codes, scales, zeros if f"{module.name}.zero" in module.tensors else None)
+
+
+def _read(rows: Rows, checkpoint: Checkpoint, first: int, last: int) -> Iterator[Codes]:
+    """Lines of one source, in pieces that follow each other in its tensor: [heads, 2, head_dim] lines if it is a half
+    of Qwen3.5's q_proj."""
+    tensor, size = _packed(checkpoint, rows), checkpoint.config.head_dim
+    while first < last:
+        begin, count = first, last - first
+        if rows.part:
+            head, within = divmod(first, size)
+            begin, count = (2 * head + int(rows.part == "gate")) * size + within, min(count, size - within)
+        codes = tensor.codes(begin, begin + count)
+        wrong = np.argwhere(~np.isfinite(codes.scales))
+        if len(wrong):
+            line, group = wrong[0]
+            raise InputError(
+                f"the scale of line {begin + line}, columns {group * GROUP} and on, is {codes.scales[line, group]}",
+                where=rows.tensor,
+                remedy="the checkpoint is damaged",
+            )
+        yield codes
+        first += count
+
+
+def _check(module: Module, checkpoint: Checkpoint, first: int, block: list[np.ndarray]) -> None:
+    """Compares lines as they are to be stored, from `first` on, with what their formats make of them."""
+    ours = _weights(block)
+    wanted = read_lines(module, checkpoint, first, first + len(ours))
+    different = ~(ours == wanted)  # also where one is NaN; 0 and -0 are one weight
+    for wrong, what in ((different, "differ"), (~np.isfinite(wanted), "are infinite")):
+        if wrong.any():
+            line, column = np.argwhere(wrong)[0]
+            rows, begin = [(rows, begin) for rows, begin, _ in spans(module) if begin <= first + line][-1]
+            raise InputError(
+                f"imported, weight [{first + line - begin}, {column}] is {ours[line, column]}; "
+                f"{_packed(checkpoint, rows).format} makes it {wanted[line, column]}; {int(wrong.sum())} of "
+                f"{wrong.size} weights {what}",
+                where=f"{rows.tensor}#{rows.part}".removesuffix("#"),
+                remedy="build from the unquantized checkpoint",
+            )
+
+
+def _weights(block: list[np.ndarray]) -> np.ndarray:
+    """float32 [n, K'] of what is stored: (code - zero) * scale."""
+    codes, scales = unpack(block[0]).T.astype(np.float32), unpermute_scales(block[1]).T.astype(np.float32)
+    zeros = np.float32(SYMMETRIC)
+    if len(block) > 2:
+        zeros = np.repeat(unpermute_scales(block[2]).T.astype(np.float32), GROUP, axis=1)
+    with np.errstate(over="ignore"):
+        return (codes - zeros) * np.repeat(scales, GROUP, axis=1)

@@ -37,6 +37,10 @@ class Calibrated(Protocol):
         """float32 [N, K] of the joined sources -> lines [N, K'], and what the log should say beside the errors."""
         ...
 
+    def keeps(self, module: Module) -> bool:
+        """Whether `module` may be left as an interrupted build made it: nothing that depends on it is still to come."""
+        ...
+
 
 @dataclass
 class Made:
@@ -69,6 +73,10 @@ class Maker:
         else:
             made.tensors = self._int4(module, made)
         return made
+
+    def keeps(self, module: Module) -> bool:
+        """Whether what an interrupted build made of `module` may be taken over."""
+        return self.calibrated is None or self.calibrated.keeps(module)
 
     def _dense(self, module: Module) -> Iterator[np.ndarray]:
         (stored,) = module.tensors.values()

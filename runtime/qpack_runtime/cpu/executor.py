@@ -89,6 +89,9 @@ class CpuExecutor:
     def read(self, ticket: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return ticket
 
+    def logits(self, bucket: str) -> np.ndarray:
+        return self._io[bucket]["logits"]
+
     def _bind(self, program: Program, rows: int, mode: Mode) -> native.Program:
         buffers = {**self.arenas.shared, **program.buffers}
         code = (native.Instruction * len(program.code))()

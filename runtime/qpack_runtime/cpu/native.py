@@ -69,11 +69,10 @@ class Kernels:
         self.team_end = function("qpack_team_end", None, c_void_p)
         self.scratch_bytes = function("qpack_scratch_bytes", c_int64, c_void_p, POINTER(Program))
         self.run = function("qpack_run", None, c_void_p, POINTER(Program))
-        self.pack_int4 = function(
-            "qpack_pack_int4", None, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p
-        )
-        self.pack_int8 = function(
-            "qpack_pack_int8", None, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p
+        self.pack_int4 = function("qpack_pack_int4", None, c_void_p, c_void_p, c_int64, c_int64, c_void_p)
+        self.pack_int8 = function("qpack_pack_int8", None, c_void_p, c_void_p, c_int64, c_int64, c_void_p)
+        self.pack_groups = function(
+            "qpack_pack_groups", None, c_void_p, c_void_p, c_int, c_int, c_int64, c_int64, c_void_p
         )
         self.read_seconds = function("qpack_read_seconds", c_double, c_void_p, c_void_p, c_int64)
         self.paths: list[str] = function("qpack_paths", c_char_p)().decode("ascii").split()

@@ -127,6 +127,10 @@ class CudaExecutor:
             self._driver.call("cuEventSynchronize", ticket.row.event)
         return self._keep_outputs(ticket)
 
+    def logits(self, bucket: str) -> np.ndarray:
+        """A copy: no step brings them to the host by itself."""
+        return self.value(bucket, "logits")
+
     def run(self, bucket: str) -> dict[str, np.ndarray]:
         """One step from beginning to end."""
         return self.read(self.launch(bucket))

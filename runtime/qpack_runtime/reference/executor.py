@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
     "sample": sampling.sample,
 }
 SAMPLED = INSTRUCTIONS["sample"].names("output")
+PARTS = ("weight", "ba", "q", "scale", "zero")  # operands that a matrix is made of
 
 
 class ReferenceExecutor:
@@ -47,7 +48,7 @@ class ReferenceExecutor:
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.arenas = Arenas(bundle)
-        self._matrices: dict[str, np.ndarray] = {}
+        self._matrices: dict[tuple[str, ...], np.ndarray] = {}
         self._calls: dict[str, list[Callable[[], None]]] = {}
         self._io: dict[str, dict[str, np.ndarray]] = {}
         bound: dict[tuple[str, int], list[Callable[[], None]]] = {}
@@ -85,22 +86,26 @@ class ReferenceExecutor:
     def read(self, ticket: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return ticket
 
+    def logits(self, bucket: str) -> np.ndarray:
+        return self._io[bucket]["logits"]
+
     def _bind(self, instruction: Instruction, program: Program, rows: int) -> Callable[[], None]:
         buffers = {**self.arenas.shared, **program.buffers}
         views = {operand.name: self.arenas.view(name, buffers[name], rows) for operand, name in instruction.operands()}
         if instruction.op == "linear_int4":
             k, n = views["x"].shape[1], views["y"].shape[1]
-            words, scales = views["q"], views["scale"]
-            views["q"] = self._matrix(instruction.inputs["q"], lambda: marlin.dequantize(words, scales)[:k, :n])
+            words, scales, zeros = views["q"], views["scale"], views.get("zero")
+            views["q"] = self._matrix(instruction, lambda: marlin.dequantize(words, scales, zeros)[:k, :n])
         if instruction.op == "linear_int8":
             k, codes, scales = views["x"].shape[1], views["q"], views["scale"]
-            views["q"] = self._matrix(instruction.inputs["q"], lambda: int8.dequantize(codes, scales)[:, :k])
+            views["q"] = self._matrix(instruction, lambda: int8.dequantize(codes, scales)[:, :k])
         for operand in {"linear": ["weight"], "gated_delta": ["ba"]}.get(instruction.op, []):
-            views[operand] = self._matrix(instruction.inputs[operand], partial(views[operand].astype, np.float32))
+            views[operand] = self._matrix(instruction, partial(views[operand].astype, np.float32))
         return partial(FUNCTIONS[instruction.op], **views, **instruction.attrs)
 
-    def _matrix(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The weight of a matrix product as float32, made once for all programs and buckets."""
-        if name not in self._matrices:
-            self._matrices[name] = np.ascontiguousarray(make())
-        return self._matrices[name]
+    def _matrix(self, instruction: Instruction, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The weight of a matrix product as float32, made once for all programs and buckets of the same tensors."""
+        tensors = tuple(instruction.inputs[name] for name in PARTS if name in instruction.inputs)
+        if tensors not in self._matrices:
+            self._matrices[tensors] = np.ascontiguousarray(make())
+        return self._matrices[tensors]

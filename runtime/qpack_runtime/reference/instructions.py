@@ -68,17 +68,17 @@ def rms_norm(x, weight, y, *, eps, unit_offset, delta=None, sum=None) -> None:
         y[row] = normalize(f32(x[row] if sum is None else sum[row]), weight, eps, unit_offset)
 
 
-def linear_int4(x, q, scale, y, *, bias=None) -> None:
-    """y = x @ W (+ bias); q is bound as float32 [K, N]. One product per row, so that no row sees the batch."""
+def linear_int4(x, q, scale, y, *, zero=None, bias=None) -> None:
+    """y = x @ W (+ bias); q is bound as float32 [K, N], (codes - zeros) times scales. One product per row, so that no
+    row sees the batch."""
     for row in range(len(x)):
         product = f32(x[row]) @ q
         y[row] = product if bias is None else product + f32(bias)
 
 
-def linear_int8(x, q, scale, y) -> None:
-    """y = x @ q^T; q is bound as float32 [N, K], codes times scales."""
-    for row in range(len(x)):
-        y[row] = q @ f32(x[row])
+def linear_int8(x, q, scale, y, *, bias=None) -> None:
+    """y = x @ q^T (+ bias); q is bound as float32 [N, K], codes times scales."""
+    linear(x, q, y, bias=bias)
 
 
 def linear(x, weight, y, *, bias=None) -> None:

@@ -1,8 +1,9 @@
-"""Marlin int4 words and scales back to numbers. The layout is described in docs/format.md."""
+"""Marlin int4 words, scales and zero points back to numbers. The layout is described in docs/format.md."""
 
 import numpy as np
 
 GROUP = 128  # weights along K that share a scale
+SYMMETRIC = 8  # the zero point where none is stored
 
 
 def unpack(words: np.ndarray) -> np.ndarray:
@@ -14,12 +15,18 @@ def unpack(words: np.ndarray) -> np.ndarray:
 
 
 def unpermute_scales(scales: np.ndarray) -> np.ndarray:
-    """[K/128, N] from storage order; the permutation within 64 columns is its own inverse."""
+    """[K/128, N] from storage order, scales or zero points; the permutation within 64 columns is its own inverse."""
     groups, n = scales.shape
     return scales.reshape(groups, n // 64, 8, 8).transpose(0, 1, 3, 2).reshape(groups, n)
 
 
-def dequantize(words: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """float32 [K, N] = (code - 8) * scale, padding included."""
-    steps = unpack(words).astype(np.float32) - np.float32(8)
-    return steps * np.repeat(unpermute_scales(scales).astype(np.float32), GROUP, axis=0)
+def dequantize(words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None = None) -> np.ndarray:
+    """float32 [K, N] = (code - zero) * scale, padding included; `zeros` int8 [K/128, N] in the order of the scales."""
+    steps = unpack(words).astype(np.float32)
+    steps -= np.float32(SYMMETRIC) if zeros is None else _lines(zeros)
+    return steps * _lines(scales)
+
+
+def _lines(stored: np.ndarray) -> np.ndarray:
+    """float32 [K, N]: what each weight's group has."""
+    return np.repeat(unpermute_scales(stored).astype(np.float32), GROUP, axis=0)

@@ -306,7 +306,7 @@ def test_a_state_that_is_too_large_for_the_host_is_refused_with_its_bytes(bundle
 def test_weights_that_are_too_large_for_the_host_are_refused_with_their_bytes(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(packed.Matrix, "code_bytes", property(lambda self: 1 << 55))
+    monkeypatch.setattr(packed.Part, "packed_bytes", property(lambda self: 1 << 55))
     message = refused(FitError, CpuExecutor, bundle)
     assert re.search(r"the weights take [\d,]{20,} bytes", message)
 

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from instruction import kernels, packed_int4, packed_int8, run_cpu
 from qpack_packager.quantize import int8, marlin, rtn
-from qpack_runtime.reference.int8 import dequantize as dequantize_int8
-from qpack_runtime.reference.marlin import dequantize as dequantize_int4
 
 GROUP = 128
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -38,6 +36,16 @@ def activations(rng: np.random.Generator, rows: int, k: int, dtype: str) -> np.n
     return x.astype(DTYPES[dtype])
 
 
+def scales_like(made: np.ndarray, dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """The bfloat16 scales moved to values that need the whole fraction of `dtype`."""
+    return (made.astype(np.float64) * (1 + rng.random(made.shape) / 100)).astype(DTYPES[dtype])
+
+
+def per_weight(values: np.ndarray) -> np.ndarray:
+    """What each weight [N, K] has, of what each group [N, K/128] has, float64."""
+    return np.repeat(values.astype(np.float64), GROUP, axis=1)
+
+
 def check(op: str, x: np.ndarray, weight: np.ndarray, y: np.ndarray, bias: np.ndarray | None, fast: bool) -> None:
     """y [R, N] against x [R, K] @ weight^T [K, N] in float64, within what rounding can explain."""
     wide, w = x.astype(np.float64), weight.astype(np.float64)
@@ -55,33 +63,37 @@ def check(op: str, x: np.ndarray, weight: np.ndarray, y: np.ndarray, bias: np.nd
 
 
 @settings(max_examples=120)
-@given(**SHAPES, with_bias=st.booleans())
+@given(**SHAPES, with_bias=st.booleans(), scale_dtype=st.sampled_from(sorted(DTYPES)), with_zeros=st.booleans())
 def test_int4_products_are_those_of_the_weights_that_the_codes_stand_for(
-    path, rows, groups, short, tiles, cut, x_dtype, y_dtype, fast, threads, seed, with_bias
+    path, rows, groups, short, tiles, cut, x_dtype, y_dtype, fast, threads, seed, with_bias, scale_dtype, with_zeros
 ):
     rng = np.random.default_rng(seed)
     k, n = max(1, groups * GROUP - short), max(1, 64 * tiles - cut)
-    quantized = rtn.quantize(padded(rng.standard_normal((n, k)), -(-k // GROUP) * GROUP, 64 * tiles).astype(np.float32))
-    words, scales = marlin.pack(quantized.codes.T.copy()), marlin.permute_scales(quantized.scales.T.copy())
+    made = rtn.quantize(padded(rng.standard_normal((n, k)), -(-k // GROUP) * GROUP, 64 * tiles).astype(np.float32))
+    scales = scales_like(made.scales, scale_dtype, rng)
+    zeros = rng.integers(0, 17, scales.shape).astype(np.int8) if with_zeros else None
+    weight = made.codes - per_weight(np.full(scales.shape, 8) if zeros is None else zeros)
     x, y = activations(rng, rows, k, x_dtype), np.zeros((rows, n), DTYPES[y_dtype])
     bias = rng.standard_normal(n).astype(DTYPES[x_dtype]) if with_bias else None
-    operands = {"x": x, "y": y, **packed_int4(words, scales, path), **({} if bias is None else {"bias": bias})}
+    operands = {"x": x, "y": y, **int4_packed(made.codes, scales, path, zeros), **optional(bias)}
     run_cpu("linear_int4", operands, path=path, fast=fast, threads=threads)
-    check("linear_int4", x, dequantize_int4(words, scales).T[:n, :k], y, bias, fast)
+    check("linear_int4", x, (weight * per_weight(scales))[:n, :k], y, bias, fast)
 
 
 @settings(max_examples=120)
-@given(**SHAPES)
+@given(**SHAPES, with_bias=st.booleans(), scale_dtype=st.sampled_from(sorted(DTYPES)))
 def test_int8_products_are_those_of_the_weights_that_the_codes_stand_for(
-    path, rows, groups, short, tiles, cut, x_dtype, y_dtype, fast, threads, seed
+    path, rows, groups, short, tiles, cut, x_dtype, y_dtype, fast, threads, seed, with_bias, scale_dtype
 ):
     rng = np.random.default_rng(seed)
     k, n = max(1, groups * GROUP - short), max(1, 64 * tiles - cut)
     made = int8.quantize(padded(rng.standard_normal((n, k)), -(-k // GROUP) * GROUP, n).astype(np.float32))
+    scales = scales_like(made.scales, scale_dtype, rng)
     x, y = activations(rng, rows, k, x_dtype), np.zeros((rows, n), DTYPES[y_dtype])
-    operands = {"x": x, "y": y, **packed_int8(made.codes, made.scales, path)}
+    bias = rng.standard_normal(n).astype(DTYPES[x_dtype]) if with_bias else None
+    operands = {"x": x, "y": y, **packed_int8(made.codes, scales, path), **optional(bias)}
     run_cpu("linear_int8", operands, path=path, fast=fast, threads=threads)
-    check("linear_int8", x, dequantize_int8(made.codes, made.scales)[:, :k], y, None, fast)
+    check("linear_int8", x, (made.codes * per_weight(scales))[:, :k], y, bias, fast)
 
 
 @settings(max_examples=120)
@@ -94,14 +106,85 @@ def test_dense_products_are_those_of_the_weights(
     x, y = activations(rng, rows, k, x_dtype), np.zeros((rows, n), DTYPES[y_dtype])
     weight = rng.standard_normal((n, k)).astype(DTYPES[w_dtype])
     bias = rng.standard_normal(n).astype(DTYPES[w_dtype]) if with_bias else None
-    operands = {"x": x, "weight": weight, "y": y, **({} if bias is None else {"bias": bias})}
+    operands = {"x": x, "weight": weight, "y": y, **optional(bias)}
     run_cpu("linear", operands, path=path, fast=fast, threads=threads)
     check("linear", x, weight, y, bias, fast)
 
 
+@pytest.mark.parametrize("scale_dtype", DTYPES)
+@pytest.mark.parametrize("path", kernels().paths)
+def test_scales_and_zero_points_are_packed_without_loss(path: str, scale_dtype: str):
+    """Into the order of pack.h: tile, group, output."""
+    rng = np.random.default_rng(8)
+    scales = rng.standard_normal((192, 3)).astype(DTYPES[scale_dtype])
+    zeros = rng.integers(0, 17, (192, 3)).astype(np.int8)
+    codes = rng.integers(0, 16, (192, 384)).astype(np.uint8)
+
+    def in_order(values: np.ndarray) -> bytes:
+        return np.ascontiguousarray(values.reshape(3, 64, 3).transpose(0, 2, 1)).tobytes()
+
+    packed = int4_packed(codes, scales, path, zeros)
+    assert packed["scale"].tobytes() == in_order(scales)
+    assert packed["zero"].tobytes() == in_order(zeros)
+    assert packed_int8(codes.view(np.int8), scales, path)["scale"].tobytes() == in_order(scales)
+
+
+@pytest.mark.parametrize("zero", [0, 8, 15, 16])
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "exact"])
+@pytest.mark.parametrize("path", kernels().paths)
+def test_a_group_of_whole_activations_is_rounded_once(path: str, fast: bool, zero: int):
+    """Activations up to 127 are their own codes, so that the product is a whole number times the scale: a float16 that
+    no bfloat16 holds."""
+    rng = np.random.default_rng(zero)
+    codes, zeros = rng.integers(0, 16, (64, 128)), np.full((64, 1), zero)
+    scales = ((1 + 2.0**-10) * 2.0 ** rng.integers(-6, 3, (64, 1))).astype(np.float16)
+    assert (scales.astype(ml_dtypes.bfloat16).astype(np.float16) != scales).all()
+    x = rng.integers(-127, 128, (5, 128)).astype(np.float32)
+    x[:, 0] = 127
+    y = np.zeros((5, 64), np.float32)
+    operands = {"x": x, "y": y, **int4_packed(codes.astype(np.uint8), scales, path, zeros.astype(np.int8))}
+    run_cpu("linear_int4", operands, path=path, fast=fast)
+    exact = (x.astype(np.float64) @ (codes - zeros).T) * scales[:, 0].astype(np.float64)
+    np.testing.assert_array_equal(y, exact.astype(np.float32))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "exact"])
+@pytest.mark.parametrize("path", kernels().paths)
+def test_zero_points_of_8_and_scales_of_any_dtype_give_the_bits_of_the_usual_form(path: str, fast: bool):
+    rng = np.random.default_rng(9)
+    made = rtn.quantize(rng.standard_normal((128, 384)).astype(np.float32))
+    x, eight = activations(rng, 9, 384, "bfloat16"), np.full(made.scales.shape, 8, np.int8)
+    results = []
+    for dtype, zeros in (("bfloat16", None), ("bfloat16", eight), ("float32", None), ("float32", eight)):
+        scales = made.scales.astype(DTYPES[dtype])  # every bfloat16 is a float32
+        y = np.zeros((9, 128), np.float32)
+        run_cpu("linear_int4", {"x": x, "y": y, **int4_packed(made.codes, scales, path, zeros)}, path=path, fast=fast)
+        results.append(y)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+def optional(bias: np.ndarray | None) -> dict[str, np.ndarray]:
+    return {} if bias is None else {"bias": bias}
+
+
+def int4_packed(
+    codes: np.ndarray, scales: np.ndarray, path: str, zeros: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """From codes [N, K], scales and zero points [N, K/128]."""
+    stored = None if zeros is None else marlin.permute_scales(zeros.T.copy())
+    return packed_int4(marlin.pack(codes.T.copy()), marlin.permute_scales(scales.T.copy()), path, stored)
+
+
 def int4_operands(rng: np.random.Generator, n: int, k: int, path: str) -> dict[str, np.ndarray]:
     made = rtn.quantize(rng.standard_normal((n, k)).astype(np.float32))
-    return packed_int4(marlin.pack(made.codes.T.copy()), marlin.permute_scales(made.scales.T.copy()), path)
+    return int4_packed(made.codes, made.scales, path)
+
+
+def imported_operands(rng: np.random.Generator, n: int, k: int, path: str) -> dict[str, np.ndarray]:
+    made = rtn.quantize(rng.standard_normal((n, k)).astype(np.float32))
+    zeros = rng.integers(0, 17, made.scales.shape, np.int8)
+    return int4_packed(made.codes, made.scales.astype(np.float16), path, zeros)
 
 
 def int8_operands(rng: np.random.Generator, n: int, k: int, path: str) -> dict[str, np.ndarray]:
@@ -113,17 +196,22 @@ def dense_operands(rng: np.random.Generator, n: int, k: int, path: str) -> dict[
     return {"weight": rng.standard_normal((n, k)).astype(ml_dtypes.bfloat16)}
 
 
-OPERANDS: dict[str, Callable] = {"linear_int4": int4_operands, "linear_int8": int8_operands, "linear": dense_operands}
+OPERANDS: dict[str, tuple[str, Callable]] = {
+    "int4": ("linear_int4", int4_operands),
+    "int4 imported": ("linear_int4", imported_operands),
+    "int8": ("linear_int8", int8_operands),
+    "dense": ("linear", dense_operands),
+}
 
 
-@pytest.mark.parametrize("op", OPERANDS)
+@pytest.mark.parametrize(("op", "operands"), OPERANDS.values(), ids=OPERANDS)
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "exact"])
 @pytest.mark.parametrize("path", kernels().paths)
-def test_a_row_has_the_same_bits_in_any_company(op: str, fast: bool, path: str):
+def test_a_row_has_the_same_bits_in_any_company(op: str, operands: Callable, fast: bool, path: str):
     rng = np.random.default_rng(3)
     n, k, rows = 192, 256, 29
     x = activations(rng, rows, k, "bfloat16")
-    weights = OPERANDS[op](rng, n, k, path)
+    weights = operands(rng, n, k, path)
 
     def product(part: np.ndarray, threads: int) -> np.ndarray:
         y = np.zeros((len(part), n), np.float32)
@@ -137,28 +225,28 @@ def test_a_row_has_the_same_bits_in_any_company(op: str, fast: bool, path: str):
     np.testing.assert_array_equal(product(x[::-1], 2), alone[::-1])
 
 
-@pytest.mark.parametrize("op", OPERANDS)
+@pytest.mark.parametrize(("op", "operands"), OPERANDS.values(), ids=OPERANDS)
 @pytest.mark.parametrize("path", kernels().paths)
-def test_rows_that_are_not_active_are_not_touched(op: str, path: str):
+def test_rows_that_are_not_active_are_not_touched(op: str, operands: Callable, path: str):
     rng = np.random.default_rng(4)
     x = activations(rng, 7, 128, "float32")
     x[3:] = np.nan
     y = np.full((7, 64), 7, np.float32)
-    run_cpu(op, {"x": x, "y": y, **OPERANDS[op](rng, 64, 128, path)}, path=path, fast=True, active=3)
+    run_cpu(op, {"x": x, "y": y, **operands(rng, 64, 128, path)}, path=path, fast=True, active=3)
     assert np.isfinite(y[:3]).all()
     assert (y[3:] == 7).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "exact"])
-@pytest.mark.parametrize("op", OPERANDS)
+@pytest.mark.parametrize(("op", "operands"), OPERANDS.values(), ids=OPERANDS)
 @pytest.mark.parametrize("path", kernels().paths)
-def test_what_is_not_finite_never_becomes_a_number(op: str, fast: bool, bad: float, path: str):
+def test_what_is_not_finite_never_becomes_a_number(op: str, operands: Callable, fast: bool, bad: float, path: str):
     rng = np.random.default_rng(5)
     x = activations(rng, 2, 256, "float32")
     x[1, 77] = bad
     y = np.zeros((2, 64), np.float32)
-    run_cpu(op, {"x": x, "y": y, **OPERANDS[op](rng, 64, 256, path)}, path=path, fast=fast)
+    run_cpu(op, {"x": x, "y": y, **operands(rng, 64, 256, path)}, path=path, fast=fast)
     assert np.isfinite(y[0]).all()
     assert not np.isfinite(y[1]).any()
 

@@ -76,8 +76,8 @@ const char *qpack_signatures() {
          "embed(tokens,table,y){}\n"
          "embed_int8(tokens,table,scale,y){}\n"
          "rms_norm(x,delta,weight,y,sum){eps,unit_offset}\n"
-         "linear_int4(x,q,scale,bias,y){}\n"
-         "linear_int8(x,q,scale,y){}\n"
+         "linear_int4(x,q,scale,zero,bias,y){}\n"
+         "linear_int8(x,q,scale,bias,y){}\n"
          "linear(x,weight,bias,y){}\n"
          "rope_kv_write(x,rope,q_norm,k_norm,slots,positions,k,v,q){context,eps,unit_offset}\n"
          "attention(q,slots,positions,k,v,gate,y){context}\n"
@@ -139,12 +139,16 @@ void qpack_run(Team *team, Program *program) {
   run_on(team->threads, job, &context);
 }
 
-void qpack_pack_int4(Team *team, const int32_t *words, const uint16_t *scales, int64_t k, int64_t n, uint8_t *codes, uint16_t *packed_scales) {
-  for_each(team, n / 64, [=](int64_t tile) { team->path->pack_int4(words, scales, k, n, tile, codes, packed_scales); });
+void qpack_pack_int4(Team *team, const int32_t *words, int64_t k, int64_t n, uint8_t *codes) {
+  for_each(team, n / 64, [=](int64_t tile) { team->path->pack_int4(words, k, n, tile, codes); });
 }
 
-void qpack_pack_int8(Team *team, const int8_t *values, const uint16_t *scales, int64_t k, int64_t n, int8_t *codes, uint16_t *packed_scales) {
-  for_each(team, (n + 63) / 64, [=](int64_t tile) { team->path->pack_int8(values, scales, k, n, tile, codes, packed_scales); });
+void qpack_pack_int8(Team *team, const int8_t *values, int64_t k, int64_t n, int8_t *codes) {
+  for_each(team, (n + 63) / 64, [=](int64_t tile) { team->path->pack_int8(values, k, n, tile, codes); });
+}
+
+void qpack_pack_groups(Team *team, const uint8_t *values, int bytes, int marlin, int64_t k, int64_t n, uint8_t *packed) {
+  for_each(team, (n + 63) / 64, [=](int64_t tile) { team->path->pack_groups(values, bytes, marlin, k, n, tile, packed); });
 }
 
 double qpack_read_seconds(Team *team, const uint8_t *data, int64_t bytes) {

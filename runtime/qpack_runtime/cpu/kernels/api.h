@@ -53,10 +53,12 @@ QPACK_EXPORT void qpack_team_end(Team *team);
 QPACK_EXPORT int64_t qpack_scratch_bytes(const Team *team, const Program *program);
 QPACK_EXPORT void qpack_run(Team *team, Program *program);
 
-// Marlin words int32 [K/16, 2N] and scales bfloat16 [K/128, N], or int8 codes [N, K] and scales [N, K/128], into the
-// order of pack.h: codes N * K / 2 or N * K bytes, scales N * K / 128, with N rounded up to 64.
-QPACK_EXPORT void qpack_pack_int4(Team *team, const int32_t *words, const uint16_t *scales, int64_t k, int64_t n, uint8_t *codes, uint16_t *packed_scales);
-QPACK_EXPORT void qpack_pack_int8(Team *team, const int8_t *values, const uint16_t *scales, int64_t k, int64_t n, int8_t *codes, uint16_t *packed_scales);
+// Into the order of pack.h, with N rounded up to 64: Marlin words int32 [K/16, 2N], N * K / 2 bytes; int8 codes [N, K],
+// N * K bytes; and what groups have, N * K / 128 scales or zero points of `bytes` bytes each, [K/128, N] in Marlin's order
+// or [N, K/128].
+QPACK_EXPORT void qpack_pack_int4(Team *team, const int32_t *words, int64_t k, int64_t n, uint8_t *codes);
+QPACK_EXPORT void qpack_pack_int8(Team *team, const int8_t *values, int64_t k, int64_t n, int8_t *codes);
+QPACK_EXPORT void qpack_pack_groups(Team *team, const uint8_t *values, int bytes, int marlin, int64_t k, int64_t n, uint8_t *packed);
 
 // Seconds to read `bytes` once with every thread: the roofline that `qpack-runtime bench` measures against.
 QPACK_EXPORT double qpack_read_seconds(Team *team, const uint8_t *data, int64_t bytes);

@@ -123,9 +123,15 @@ INLINE F int8_values(const int8_t *line, int byte) {
 
 // How a weight matrix is stored: bytes of a group of 64 outputs, what is added to its codes, and the products of one group
 // of N blocks of sixteen outputs with M rows: exact integers, or float32 in the order of k.
+//
+// ANY_SCALES: their dtype is known at run time only; otherwise they are bfloat16. ZEROS: a group of an output may have a
+// zero point, which lies `shifts` above the usual one; the float32 products subtract it from the weights, exactly. What
+// qpack quantizes itself has neither, and pays for neither.
 constexpr int AHEAD = 2048;  // bytes; what is read next, beyond what the processor fetches by itself
 
+template <bool IMPORTED>
 struct Int4 {
+  static constexpr bool ANY_SCALES = IMPORTED, ZEROS = IMPORTED;
   static constexpr int BYTES = INT4_GROUP, OFFSET = 8;
   template <int M, int N>
   static INLINE void multiply(const uint8_t *codes, const int8_t *const (&x)[M], I (&sums)[N][M]) {
@@ -142,7 +148,7 @@ struct Int4 {
       }
   }
   template <int M, int N>
-  static INLINE void multiply(const uint8_t *codes, const float *const (&x)[M], F (&sums)[N][M]) {
+  static INLINE void multiply(const uint8_t *codes, const float *const (&x)[M], const F (&shifts)[N], F (&sums)[N][M]) {
     for (int line = 0; line < GROUP / 8; line++, codes += LINE) {
       for (int n = 0; n < N; n++) __builtin_prefetch(codes + n * 64 + AHEAD);
 #pragma GCC unroll 8
@@ -150,7 +156,8 @@ struct Int4 {
         const int nibble = k < 4 ? 2 * k : 2 * (k - 4) + 1;  // byte j holds k = j low and k = 4 + j high
 #pragma GCC unroll 4
         for (int n = 0; n < N; n++) {
-          const F w = int4_values(codes + n * 64, nibble);
+          F w = int4_values(codes + n * 64, nibble);
+          if constexpr (ZEROS) w = w - shifts[n];
 #pragma GCC unroll 16
           for (int m = 0; m < M; m++) sums[n][m] = fma(w, x[m][8 * line + k], sums[n][m]);
         }
@@ -159,7 +166,9 @@ struct Int4 {
   }
 };
 
+template <bool IMPORTED>
 struct Int8 {
+  static constexpr bool ANY_SCALES = IMPORTED, ZEROS = false;
   static constexpr int BYTES = INT8_GROUP, OFFSET = INT8_OFFSET;
   template <int M, int N>
   static INLINE void multiply(const uint8_t *codes, const int8_t *const (&x)[M], I (&sums)[N][M]) {
@@ -173,7 +182,7 @@ struct Int8 {
       }
   }
   template <int M, int N>
-  static INLINE void multiply(const uint8_t *codes, const float *const (&x)[M], F (&sums)[N][M]) {
+  static INLINE void multiply(const uint8_t *codes, const float *const (&x)[M], const F (&)[N], F (&sums)[N][M]) {
     for (int line = 0; line < GROUP / 4; line++, codes += LINE) {
       for (int n = 0; n < N; n++) __builtin_prefetch(codes + n * 64 + AHEAD);
 #pragma GCC unroll 4

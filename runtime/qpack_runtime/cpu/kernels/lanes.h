@@ -57,6 +57,8 @@ INLINE F fma(F a, float b, F c) { EACH_PART c.v[p] = fma(a.v[p], splat(b), c.v[p
 INLINE F zero() { return F{}; }
 INLINE F all(float x) { F f; EACH_PART f.v[p] = splat(x); return f; }
 INLINE I operator+(I a, I b) { EACH_PART a.v[p] += b.v[p]; return a; }
+INLINE I operator-(I a, I b) { EACH_PART a.v[p] -= b.v[p]; return a; }
+INLINE I operator*(I a, int32_t b) { EACH_PART a.v[p] *= b; return a; }
 INLINE I all(int32_t x) { I i; EACH_PART i.v[p] = Vi{} + x; return i; }
 INLINE F to_float(I i) { F f; EACH_PART f.v[p] = __builtin_convertvector(i.v[p], Vf); return f; }
 // b where a is NaN, as x86's max has it on every path.
@@ -177,6 +179,26 @@ INLINE void by_dtype(int32_t dtype, Body body) {
   if (dtype == BF16) body((bf16 *)nullptr);
   else if (dtype == F16) body((f16 *)nullptr);
   else body((float *)nullptr);
+}
+
+INLINE F load(const void *x, int32_t dtype, int64_t at) {
+  F f;
+  by_dtype(dtype, [&](auto *like) { f = load((decltype(like))x + at); });
+  return f;
+}
+INLINE float load_one(const void *x, int32_t dtype, int64_t at) {
+  if (dtype == BF16) return bits_of<float>((uint32_t)((const bf16 *)x)[at].bits << 16);
+  return dtype == F16 ? (float)((const f16 *)x)[at] : ((const float *)x)[at];
+}
+INLINE I load(const int8_t *x) {
+  typedef int8_t Vb __attribute__((vector_size(WIDTH)));
+  I i;
+  EACH_PART {
+    Vb bytes;
+    __builtin_memcpy(&bytes, x + p * WIDTH, sizeof bytes);
+    i.v[p] = __builtin_convertvector(bytes, Vi);
+  }
+  return i;
 }
 
 // e^x within 2 ulp, 0 below -87.3: e^x = 2^n 2^f with |f| <= 1/2, a degree-6 polynomial for 2^f (its Taylor series in

@@ -46,18 +46,19 @@ int64_t scratch_bytes(const Instruction &instruction, int threads, bool fast) {
   }
 }
 
-void pack_int4(const int32_t *words, const uint16_t *scales, int64_t k, int64_t n, int64_t tile, uint8_t *codes, uint16_t *packed) {
-  for (int64_t group = 0, groups = k / GROUP; group < groups; group++) {
-    const int64_t at = tile * groups + group;
-    pack_int4_group(words, (const bf16 *)scales, n, tile, group, codes + at * INT4_GROUP, (bf16 *)packed + at * BLOCKS * LANES);
-  }
+void pack_int4(const int32_t *words, int64_t k, int64_t n, int64_t tile, uint8_t *codes) {
+  for (int64_t group = 0, groups = k / GROUP; group < groups; group++)
+    pack_int4_group(words, n, tile, group, codes + (tile * groups + group) * INT4_GROUP);
 }
 
-void pack_int8(const int8_t *values, const uint16_t *scales, int64_t k, int64_t n, int64_t tile, int8_t *codes, uint16_t *packed) {
-  for (int64_t group = 0, groups = k / GROUP; group < groups; group++) {
-    const int64_t at = tile * groups + group;
-    pack_int8_group(values, (const bf16 *)scales, k, n, tile, group, codes + at * INT8_GROUP, (bf16 *)packed + at * BLOCKS * LANES);
-  }
+void pack_int8(const int8_t *values, int64_t k, int64_t n, int64_t tile, int8_t *codes) {
+  for (int64_t group = 0, groups = k / GROUP; group < groups; group++)
+    pack_int8_group(values, k, n, tile, group, codes + (tile * groups + group) * INT8_GROUP);
+}
+
+void pack_groups(const uint8_t *values, int bytes, bool marlin, int64_t k, int64_t n, int64_t tile, uint8_t *packed) {
+  for (int64_t group = 0, groups = k / GROUP; group < groups; group++)
+    pack_group_values(values, bytes, marlin, k, n, tile, group, packed + (tile * groups + group) * BLOCKS * LANES * bytes);
 }
 
 uint64_t read(const uint8_t *data, int64_t bytes) {
@@ -85,5 +86,5 @@ const Path JOIN(path_, QPACK_PATH) = {
   {run<rows_decode>, run<rows_prefill>, run<embed>, run<embed_int8>, run<rms_norm>, run<linear_int4>, run<linear_int8>,
    run<linear>, run<rope_kv_write>, run<attention>, run<silu_mul>, run<causal_conv1d>, run<gated_delta>, run<take_rows>,
    run<sample>},
-  scratch_bytes, pack_int4, pack_int8, read,
+  scratch_bytes, pack_int4, pack_int8, pack_groups, read,
 };

@@ -65,7 +65,7 @@ INLINE void embed(const Call &call) {
 // y = table[token] * scale, in the packed order of pack.h: the table of a tied head is the head's own weight.
 INLINE void embed_int8(const Call &call) {
   enum { TOKENS, TABLE, SCALE, Y };
-  const Tensor &table = call.operand(TABLE), &y = call.operand(Y);
+  const Tensor &table = call.operand(TABLE), &scale = call.operand(SCALE), &y = call.operand(Y);
   const int64_t width = y.dims[1], groups = table.dims[1] / GROUP;
   call.worker.parallel(call.rows(y), 1, [&](int64_t row) {
     const int64_t token = call.data<int32_t>(TOKENS)[row], tile = token / (BLOCKS * LANES), column = token % (BLOCKS * LANES);
@@ -79,8 +79,8 @@ INLINE void embed_int8(const Call &call) {
           const int64_t k = i % GROUP + j;
           values[j] = codes[k / 4 * LINE + column * 4 + k % 4];
         }
-        const uint32_t scale = call.data<bf16>(SCALE)[at * BLOCKS * LANES + column].bits;
-        store_some(target + i, load(values) * bits_of<float>(scale << 16), (int)(width - i));
+        const float step = load_one(scale.data, scale.dtype, at * BLOCKS * LANES + column);
+        store_some(target + i, load(values) * step, (int)(width - i));
       }
     });
   });

@@ -1,0 +1,116 @@
+"""What the int4 formats have in common: codes, scales and zeros of groups of columns."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from qpack_packager.checkpoint.source_tensor import INT4, Codes, SourceTensor
+from qpack_schemas.errors import InputError
+
+SYMMETRIC = 8  # the zero of symmetric weights
+SCALE_DTYPES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Whether config.json says that all zeros are 8, and where."""
+
+    declared: bool | None
+    where: str
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight(ABC):
+    """An int4 weight [N, K] in the tensors of its checkpoint; see PackedTensor."""
+
+    format: str
+    words: SourceTensor  # the codes, eight in an int32
+    scales: SourceTensor
+    zeros: SourceTensor | None  # None: all are 8
+    shape: tuple[int, int]
+    groups: np.ndarray  # int64 [K], the group of each column
+    firsts: np.ndarray  # int64 [ceil(K / 128)], the group of each 128 columns
+    symmetry: Symmetry
+
+    @property
+    def source_name(self) -> str:
+        return self.words.source_name
+
+    @property
+    def dtype(self) -> str:
+        return INT4
+
+    @property
+    def scale_dtype(self) -> str:
+        return self.scales.dtype
+
+    @cached_property
+    def asymmetric(self) -> bool:
+        """Whether some zero is not 8. Raises InputError if config.json denies it."""
+        if self.zeros is None:
+            return False
+        zeros = self.read_zeros(0, self.shape[0])
+        other = np.argwhere(zeros != SYMMETRIC)
+        if len(other) and self.symmetry.declared:
+            line, group = other[0]
+            raise InputError(
+                f"the zero of line {line}, group {group} is {zeros[line, group]}; {self.symmetry.where} says that the "
+                f"weights are symmetric, which makes it {SYMMETRIC}",
+                where=self.zeros.where,
+                remedy="take config.json and weights from the same download",
+            )
+        return bool(len(other))
+
+    def codes(self, first: int, last: int) -> Codes:
+        """Lines `first` to `last`, with the scales and zeros of each 128 columns."""
+        zeros = self.read_zeros(first, last)[:, self.firsts] if self.asymmetric else None
+        return Codes(self.read_codes(first, last), self.read_scales(first, last)[:, self.firsts], zeros)
+
+    def lines(self, first: int, last: int) -> np.ndarray:
+        """float32 [last - first, K], exact: a scale has at most 11 bits, the difference of code and zero 5."""
+        codes, zeros = self.read_differently(first, last)
+        scales = self.read_scales(first, last).astype(np.float32)[:, self.groups]
+        with np.errstate(over="ignore", invalid="ignore"):  # what NaN and infinity make is refused by who asks for it
+            return (codes.astype(np.float32) - np.float32(zeros)) * scales
+
+    @abstractmethod
+    def read_codes(self, first: int, last: int) -> np.ndarray:
+        """uint8 [last - first, K]."""
+
+    @abstractmethod
+    def read_zeros(self, first: int, last: int) -> np.ndarray:
+        """uint8 [last - first, G]. Called only if there are zeros."""
+
+    @abstractmethod
+    def read_scales(self, first: int, last: int) -> np.ndarray:
+        """[last - first, G] in their own dtype."""
+
+    @abstractmethod
+    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | int]:
+        """The codes, uint8 [last - first, K], and the zero of every column of them, of the same shape or one for all:
+        again, and in another way."""
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """A packed weight as float32; see Tensor."""
+
+    packed: PackedWeight
+
+    @property
+    def source_name(self) -> str:
+        return self.packed.source_name
+
+    @property
+    def dtype(self) -> str:
+        return "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.packed.shape
+
+    def lines(self, first: int, last: int) -> np.ndarray:
+        """float32 [last - first, K]."""
+        return self.packed.lines(first, last)

@@ -1,0 +1,50 @@
+"""The gate of a build: the bundle is measured before it is put in place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qpack_packager.bundle_writer import BundleWriter
+from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.evaluate.evaluate import measure_bundle
+from qpack_packager.evaluate.gate import Gate
+from qpack_packager.evaluate.quality import QUALITY, QUALITY_PAGE, encode, manifest_entry, rounded
+from qpack_packager.progress import Progress
+from qpack_schemas.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `--eval` and its limits ask for. A bundle that misses the gate is kept only if `keep_failed`."""
+
+    text: Path
+    gate: Gate | None
+    keep_failed: bool
+
+    @classmethod
+    def wanted(
+        cls, text: Path | None, max_ppl_ratio: float | None, max_kl: float | None, *, keep_failed: bool
+    ) -> "Evaluation | None":
+        """Raises UsageError for a gate without a text, and for a text that is no file."""
+        limits = max_ppl_ratio is not None or max_kl is not None
+        if text is None:
+            if limits or keep_failed:
+                raise UsageError("a gate needs a text to measure the bundle on", remedy="give one with --eval FILE")
+            return None
+        if not text.is_file():
+            raise UsageError("is no file", where=str(text), remedy="name a text that the model was not trained on")
+        return cls(text, Gate(max_ppl_ratio, max_kl) if limits else None, keep_failed)
+
+    def measure(
+        self, writer: BundleWriter, manifest: Mapping[str, object], checkpoint: ModelText, progress: Progress
+    ) -> tuple[str, list[str]]:
+        """Measures the sealed bundle beside its checkpoint, writes the report, and seals the verdict into the manifest.
+        Returns the bundle_id, and what missed the gate."""
+        quality = measure_bundle(writer.folder, self.text, checkpoint, gate=self.gate, progress=progress)
+        verdict = {"quality": manifest_entry(quality)} if self.gate else {}
+        bundle_id = writer.seal({**manifest, **verdict})
+        writer.add_detached(QUALITY, encode(quality))
+        from qpack_packager.evaluate.report_page import page
+
+        writer.add_detached(QUALITY_PAGE, page(writer.folder, rounded(quality)).encode("utf-8"))
+        return bundle_id, quality["gate"]["findings"] if quality["gate"] else []

@@ -1,0 +1,1 @@
+"""`qpack export`: a bundle's weights as a Hugging Face checkpoint."""

@@ -1,0 +1,90 @@
+"""`qpack eval` as its user sees it: exit codes, messages, and reports."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bundles import ASSETS
+from qpack_packager.cli import main
+from qpack_schemas.schema_check import check_schema
+
+TEXT = ASSETS / "tiny-qwen3" / "eval.txt"
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Callable[[str], Path]) -> Path:
+    return tiny_bundle("tiny-qwen3")
+
+
+def run(bundle: Path, *flags: str | Path) -> Result:
+    arguments = ["eval", bundle, "--text", TEXT, "--windows", "5", "--threads", "1", *flags]
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+REFERENCE = ("--reference", ASSETS / "tiny-qwen3")
+
+
+def test_json_is_quality_json(bundle: Path):
+    result = run(bundle, *REFERENCE, "--mode", "fast", "--mode", "exact", "--max-kl", "0.05", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    quality = json.loads(result.stdout)
+    assert check_schema(quality, "quality.v1.schema.json", "stdout") == []
+    assert quality["modes"].keys() == {"fast", "exact"}
+    assert (quality["windows"], quality["window_length"], quality["tokens"]) == (5, 128, 5 * 127)
+    assert quality["gate"] == {"max_kl": 0.05, "max_ppl_ratio": None, "passed": True, "findings": []}
+
+
+def test_text_shows_the_numbers_of_the_json(bundle: Path, tmp_path: Path):
+    shown = run(bundle, *REFERENCE)
+    assert run(bundle, *REFERENCE, "--format", "json", "-o", tmp_path / "quality.json").stdout == ""
+    quality = json.loads((tmp_path / "quality.json").read_text(encoding="ascii"))
+    fast = quality["modes"]["fast"]
+    lines = shown.stdout.splitlines()
+    for name, key in (("ratio", "ppl_ratio"), ("mean KL in nats", "kl_mean"), ("perplexity", "perplexity")):
+        (line,) = (line for line in lines if line.strip().startswith(name))
+        assert f"{fast[key]:.5g}" in line
+    assert sum(line.rstrip().endswith("#") for line in lines) == sum(map(bool, fast["kl_histogram"]["tokens"]))
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines[1:])
+    assert quality["modules"][0]["tensor"] in shown.stdout
+
+
+def test_without_a_reference_there_is_a_perplexity_alone(bundle: Path):
+    result = run(bundle)
+    assert result.exit_code == 0, result.stderr
+    assert "perplexity" in result.stdout
+    assert "KL" not in result.stdout
+
+
+def test_a_missed_gate_is_exit_code_3_with_the_report_and_both_values(bundle: Path):
+    for shape in ("text", "json"):
+        result = run(bundle, *REFERENCE, "--max-ppl-ratio", "1.0001", "--max-kl", "1e-6", "--format", shape)
+        assert result.exit_code == 3
+        missed = [line for line in result.stderr.splitlines() if line.startswith("missed: ")]
+        assert len(missed) == 2
+        assert "allows 1.0001" in missed[0]
+        assert "missed" in result.stdout or not json.loads(result.stdout)["gate"]["passed"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--max-kl", "0.1"), 2, "--reference"),
+        ((*REFERENCE, "--max-kl", "nan"), 2, "--max-kl"),
+        (("--windows", "0"), 2, "--windows"),
+        (("--device", "reference", "--mode", "exact"), 2, "one mode"),
+        (("--text", "absent.txt"), 1, "absent.txt"),
+        (("--reference", "absent"), 1, "absent"),
+    ],
+)
+def test_what_can_not_be_measured_is_refused(bundle: Path, flags: tuple[str, ...], code: int, words: str):
+    result = run(bundle, *flags)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_damaged_bundle_is_never_measured(tmp_path: Path):
+    assert run(tmp_path).exit_code == 5

@@ -1,0 +1,212 @@
+"""A build that dies at any moment goes on to the same bundle, or starts anew: never to another one."""
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bundles import ASSETS, SMALL
+from qpack_packager.build import build
+from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.journal import WORK, Journal
+from qpack_packager.progress import Progress
+from qpack_packager.serving import Options
+from qpack_packager.weights.make import Maker
+from qpack_packager.weights.shards import WeightShards
+from qpack_schemas.errors import FitError
+
+MODEL = ASSETS / "tiny-qwen3_5"
+KILLS = 20
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def resumed(output: Path, model: Path = MODEL, options: Options = SMALL) -> str:
+    return build(ModelText(model), output, options, Progress("plain"), resume=True)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, at: Callable[[], None]) -> None:
+    """Calls `at` before everything that a build does to the disk, half of a write included."""
+    put, enter, sync, rename = WeightShards._put, Journal.enter, os.fsync, Path.rename
+
+    def half(shards, file, data):
+        at()
+        data = memoryview(data).cast("B")
+        put(shards, file, data[: len(data) // 2])
+        file.flush()
+        at()
+        put(shards, file, data[len(data) // 2 :])
+
+    def before(function):
+        def called(*arguments):
+            at()
+            return function(*arguments)
+
+        return called
+
+    monkeypatch.setattr(WeightShards, "_put", half)
+    monkeypatch.setattr(Journal, "enter", before(enter))
+    monkeypatch.setattr(os, "fsync", before(sync))
+    monkeypatch.setattr(Path, "rename", before(rename))
+
+
+def killed(output: Path, moment: int, monkeypatch: pytest.MonkeyPatch, *, resume: bool = False) -> bool:
+    """Builds in a process of its own, which ends with SIGKILL at the `moment`th event. Whether it did."""
+    if not (child := os.fork()):
+        left = moment
+
+        def die() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        counted(monkeypatch, die)
+        try:
+            build(ModelText(MODEL), output, SMALL, Progress("plain"), resume=resume)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def events(tmp_path: Path) -> int:
+    """Of a whole build."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        counted(patch, lambda: seen.append(None))
+        build(ModelText(MODEL), tmp_path / "counted", SMALL, Progress("plain"))
+    shutil.rmtree(tmp_path / "counted")
+    return len(seen)
+
+
+def test_a_build_killed_at_random_moments_resumes_to_the_same_bundle_id_or_starts_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    total, made, took_over = events(tmp_path), Maker.make, 0
+    assert total > 4 * KILLS
+    for moment in random.Random(6).sample(range(total), KILLS):
+        output = tmp_path / f"{moment}" / "bundle"
+        output.parent.mkdir()
+        with monkeypatch.context() as patch:
+            assert killed(output, moment, patch)
+        if output.exists():  # after the rename
+            assert contents(output) == contents(tmp_path / "whole")
+            continue
+        modules: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Maker, "make", lambda maker, one, seen=modules: (seen.append(one.name), made(maker, one))[1])
+            assert resumed(output) == whole
+        assert os.listdir(output.parent) == ["bundle"]
+        assert contents(output) == contents(tmp_path / "whole")
+        took_over += len(modules) < 28
+    assert took_over > KILLS / 4  # most of the events are those of weights
+
+
+def test_a_build_that_dies_again_and_again_gets_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    output, total, draw = tmp_path / "a" / "bundle", events(tmp_path), random.Random(1)
+    output.parent.mkdir()
+    deaths = 0
+    while not output.exists():
+        with monkeypatch.context() as patch:
+            deaths += killed(output, draw.randrange(total // 8, total // 3), patch, resume=True)
+        assert deaths < 100
+    assert deaths > 1
+    assert contents(output) == contents(tmp_path / "whole")
+    assert build(ModelText(MODEL), tmp_path / "again", SMALL, Progress("plain")) == whole
+
+
+def half_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The output of a build that was killed when about half of it was done, and the directory that it left."""
+    output = folder / "bundle"
+    output.parent.mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        assert killed(output, events(folder) * 2 // 3, patch)
+    (left,) = output.parent.glob(".bundle.*.partial")
+    assert (left / WORK / "journal.jsonl").is_file()
+    return output, left
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
+def test_what_was_damaged_in_between_is_made_again(place: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    output, left = half_done(tmp_path / "a", monkeypatch)
+    (weights,) = (left / "weights").iterdir()
+    data = bytearray(weights.read_bytes())
+    data[int(place * len(data))] ^= 1
+    weights.write_bytes(data)
+    assert resumed(output) == whole
+
+
+@pytest.mark.parametrize("cut", [1, 40, 4000])
+def test_a_journal_that_ends_within_a_line_is_read_up_to_there(
+    cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    output, left = half_done(tmp_path / "a", monkeypatch)
+    journal = left / WORK / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    assert resumed(output) == whole
+
+
+def test_another_build_starts_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Other options, or one other byte in the checkpoint, its size and times as they were."""
+    output, left = half_done(tmp_path / "a", monkeypatch)
+    options = Options(batches=(1, 4), contexts=(64, 128), prefills=(1, 16, 64), slots=4, lm_head="int4")
+    wanted = build(ModelText(MODEL), tmp_path / "int4", options, Progress("plain"))
+    assert resumed(output, options=options) == wanted
+    assert not left.exists()
+
+    output, left = half_done(tmp_path / "b", monkeypatch)
+    model = shutil.copytree(MODEL, tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.chmod(0o644)
+    data, times = bytearray(weights.read_bytes()), weights.stat()
+    data[-1000] ^= 1
+    weights.write_bytes(data)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    wanted = build(ModelText(model), tmp_path / "changed", SMALL, Progress("plain"))
+    assert resumed(output, model) == wanted
+
+
+def test_without_the_flag_a_build_starts_clean_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    output, left = half_done(tmp_path / "a", monkeypatch)
+    made, modules = Maker.make, list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(Maker, "make", lambda maker, module: (modules.append(module.name), made(maker, module))[1])
+        build(ModelText(MODEL), output, SMALL, Progress("plain"))
+    assert not left.exists()
+    assert "rope" in modules
+
+
+def test_an_interrupted_build_keeps_what_it_has_only_with_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = Maker.make
+
+    def interrupted(maker, module):
+        if module.name == "layers.2.mlp.down":
+            raise KeyboardInterrupt
+        return made(maker, module)
+
+    for resume in (True, False):
+        output = tmp_path / str(resume) / "bundle"
+        with monkeypatch.context() as patch:
+            patch.setattr(Maker, "make", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                build(ModelText(MODEL), output, SMALL, Progress("plain"), resume=resume)
+        assert len(os.listdir(output.parent)) == resume
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100_000))
+    with pytest.raises(FitError, match=r"need [\d,]+ bytes, the disk has 100,000 left"):
+        build(ModelText(MODEL), tmp_path / "a" / "bundle", SMALL, Progress("plain"))
+    assert os.listdir(tmp_path / "a") == []
