@@ -48,7 +48,7 @@ def describe(
         "features_required": [],
         "model": describe_model(prepared),
         "source": _source(prepared, sources, text),
-        "quant": _quant(prepared, weights),
+        "quant": {**describe_quant(prepared), **_calibrated(weights)},
         "tensors": _tensors(prepared, weights.places),
         "buffers": {name: buffer.to_json() for name, buffer in lowered.buffers.items()},
         "slots": serving.slots,
@@ -63,31 +63,38 @@ def describe(
     }
 
 
-def _quant(prepared: Prepared, weights: Weights) -> dict[str, JsonValue]:
-    calibration, lowered = weights.calibration, prepared.lowered
-    imported = [m for m in lowered.modules if m.imported]
-    asymmetric = any(f"{m.name}.zero" in m.tensors for m in imported)
+def describe_quant(prepared: Prepared) -> dict[str, JsonValue]:
+    """Those fields of `quant` that are known before any weight is read."""
+    lowered = prepared.lowered
+    imported = [module for module in lowered.modules if module.imported]
+    asymmetric = any(f"{module.name}.zero" in module.tensors for module in imported)
     sources = [prepared.checkpoint.tensors[rows.tensor] for module in imported for rows in module.sources]
     formats = {packed.format for packed in map(as_packed, sources) if packed}
-    scales = {m.tensors[f"{m.name}.scale"].dtype for m in lowered.modules if m.form == "marlin"}
+    scales = {module.tensors[f"{module.name}.scale"].dtype for module in lowered.modules if module.form == "marlin"}
     quant: dict[str, JsonValue] = {
-        "method": "import" if imported else "gptq" if calibration else "rtn",
+        "method": "import" if imported else prepared.serving.method,
         "scheme": SCHEMES[asymmetric],
         "bits": 4,
         "group_size": GROUP,
         "scale_dtype": scales.pop() if len(scales) == 1 else "bfloat16",
         **vocabulary_forms(lowered.programs["decode"]),
-        "calibration_sha256": calibration.text_sha256 if calibration else None,
-        "fallbacks": [line["module"] for line in weights.log if line.get("fallback")],
         **lowered.accounting.to_manifest(),
     }
     if formats:
         quant["imported_from"] = ", ".join(sorted(formats))
     if prepared.serving.rules:
         quant["rules"] = [{"glob": glob, "form": FORMS_ASKED[form]} for glob, form in prepared.serving.rules]
-    if calibration:
-        quant["environment"] = dict(calibration.environment)
     return quant
+
+
+def _calibrated(weights: Weights) -> dict[str, JsonValue]:
+    """Those that say how a calibrated method went."""
+    calibration = weights.calibration
+    return {
+        "calibration_sha256": calibration.text_sha256 if calibration else None,
+        "fallbacks": [line["module"] for line in weights.log if line.get("fallback")],
+        **({"environment": dict(calibration.environment)} if calibration else {}),
+    }
 
 
 def capture_order(prepared: Prepared, work_bytes: Mapping[str, int]) -> list[str]:

@@ -52,6 +52,7 @@ class Serving:
     lm_head: HeadForm  # the layers are int4 whatever this is
     embedding: EmbeddingForm
     rules: tuple[tuple[str, str], ...]
+    method: str
 
     def most_rows(self, kind: Kind) -> int:
         return max(bucket["rows"] for bucket in self.buckets if bucket["program"] == kind)
@@ -89,4 +90,4 @@ def plan_serving(max_context: int, options: Options) -> Serving:
         for context in reversed(lengths)
     ]
     head, embedding = HEADS[options.lm_head], EMBEDDINGS[options.embedding]
-    return Serving(slots, lengths[-1], tuple(buckets), options.dtype, head, embedding, options.rules)
+    return Serving(slots, lengths[-1], tuple(buckets), options.dtype, head, embedding, options.rules, options.method)

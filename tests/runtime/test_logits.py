@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from bundles import ASSETS, build_bundle
+from checkpoints import random_checkpoint
 from executors import EXACT, FAST, REFERENCE, Kind, host_executor
 from late_executor import LateExecutor
 from oracle import dequantized_state, transformers_model
@@ -77,17 +78,35 @@ def test_behind_logits_that_are_not_finite_a_window_has_none_and_the_others_go_o
 ):
     booted = kind.boot(tiny_bundle("tiny-qwen3_5"))
     wanted, got = stacked(booted.engine, windows[:3]), []
-    context = booted.engine.context
+    context, spoilt = booted.engine.context, (4, 5)  # from behind one position to behind the next, and sound again
+    state = {name: host_executor(booted).state(name) for name in ("3.attn.k", "3.attn.v")}  # [slots * context, ...]
     for position, logits in enumerate(forced_logits(booted.engine, windows[:3])):
         got.append(logits.copy())
-        if position == 4:
-            for name in ("3.attn.k", "3.attn.v"):  # [slots * context, ...]
-                host_executor(booted).state(name)[context : 2 * context] = np.nan
+        if position == spoilt[0]:
+            kept = {name: array.copy() for name, array in state.items()}
+            for array in state.values():
+                array[context : 2 * context] = np.nan
+        if position == spoilt[1]:
+            for name, array in state.items():
+                array[context : 2 * context] = kept[name][context : 2 * context]
     found = np.stack(got, axis=1)
     assert np.array_equal(found[[0, 2]], wanted[[0, 2]])
     assert np.array_equal(found[1, :5], wanted[1, :5])
     assert not np.isfinite(found[1, 5:]).any(-1).any()
     assert np.isnan(found[1, 6:]).all()
+
+
+def test_they_end_where_the_tokenizers_ids_do(windows: np.ndarray, tmp_path: Path):
+    """A checkpoint's matrices may have lines that no token belongs to."""
+    model = random_checkpoint(tmp_path / "model", "qwen3", vocab_size=640)
+    booted = REFERENCE.boot(build_bundle(model, tmp_path / "bundle", FLOAT32))
+    with torch.no_grad():
+        state = dequantized_state(booted.bundle, model)
+        wanted = transformers_model(model, state)(torch.from_numpy(windows[:1].astype(np.int64))).logits[0, :-1].numpy()
+    assert wanted.shape[1] == 640
+    got = stacked(booted.engine, windows[:1])[0]
+    assert got.shape == (LENGTH - 1, 512)
+    assert np.abs(got - wanted[:, :512]).max() < 1e-4 * np.abs(wanted).max()
 
 
 def ask(bundle: Path, windows: np.ndarray | Path, *flags: str, tmp_path: Path) -> Result:

@@ -9,6 +9,7 @@ from qpack_packager.commands.quant_errors import QuantErrors, read_quant_errors
 from qpack_packager.commands.sections import (
     bucket_lines,
     model_text,
+    rule_lines,
     scheme_text,
     serving_lines,
     tensor_lines,
@@ -62,6 +63,7 @@ def _summary(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
     yield from wrapped("size", f"{bytes_text(sum(files.values()))} in {counted(len(files), 'file')}")
     error = f"; error {errors.range_text()}" if errors else ""
     yield from wrapped("quantized", f"{counted(counts['quantized'], 'tensor')} {_scheme(bundle)}{error}")
+    yield from rule_lines(quant.get("rules", []))
     yield from vocabulary_lines(quant, tied=manifest["model"]["tied_embeddings"])
     yield from wrapped("kept", f"{counted(counts['kept'], 'tensor')} unquantized")
     dropped = ", ".join(f"{rule['glob']} ({rule['tensors']})" for rule in quant["dropped"]) or "none"
@@ -100,7 +102,8 @@ def _lines(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
 
 def _scheme(bundle: Bundle) -> str:
     quant = bundle.manifest["quant"]
-    return f"to {scheme_text(quant['bits'], quant['group_size'], quant)}, {quant['method']}"
+    method = quant["method"] + (f" from {quant['imported_from']}" if "imported_from" in quant else "")
+    return f"to {scheme_text(quant['bits'], quant['group_size'], quant)}, {method}"
 
 
 def _parts(bundle: Bundle) -> Parts:

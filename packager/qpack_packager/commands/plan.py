@@ -10,6 +10,7 @@ from qpack_packager.commands.roofline import tokens_per_second
 from qpack_packager.commands.sections import (
     bucket_lines,
     model_text,
+    rule_lines,
     scheme_text,
     serving_lines,
     tensor_lines,
@@ -20,12 +21,11 @@ from qpack_packager.cuda.lowering.lower import lower_target, shared_of
 from qpack_packager.cuda.lowering.refusals import refusals
 from qpack_packager.cuda.lowering.tiles import Tuning
 from qpack_packager.cuda.targets import COMMON, Target
-from qpack_packager.describe import describe_model
+from qpack_packager.describe import describe_model, describe_quant
 from qpack_packager.devices import DEVICES, Device
 from qpack_packager.prepare import Prepared
 from qpack_packager.quantize.groups import GROUP
 from qpack_packager.weights.shards import plan_weights
-from qpack_schemas.bundle_rules import vocabulary_forms
 from qpack_schemas.manifest import Memory, Quant
 from qpack_schemas.memory import account
 from qpack_schemas.traffic import Traffic, decode_traffic
@@ -63,11 +63,6 @@ def _notes(prepared: Prepared, launches: int | None) -> list[str]:
     return [*prepared.checkpoint.notes, *([NOT_GRAPHABLE] if launches is None else [])]
 
 
-def _quant(prepared: Prepared) -> dict[str, object]:
-    """Those fields of the manifest's `quant` that a plan knows."""
-    return {**prepared.lowered.accounting.to_manifest(), **vocabulary_forms(prepared.lowered.programs["decode"])}
-
-
 def _steps(prepared: Prepared) -> list[Traffic]:
     """The smallest and the largest decode step, every sequence halfway through the context."""
     lowered, serving = prepared.lowered, prepared.serving
@@ -100,7 +95,7 @@ def _facts(
     ]
     return {
         "model": describe_model(prepared),
-        "quant": _quant(prepared),
+        "quant": describe_quant(prepared),
         "slots": serving.slots,
         "context": serving.context,
         "buckets": list(serving.buckets),
@@ -117,9 +112,10 @@ def _facts(
 def _lines(
     prepared: Prepared, memory: Memory, parts: Parts, steps: Sequence[Traffic], launches: int | None
 ) -> Iterator[str]:
-    serving, quant = prepared.serving, cast(Quant, _quant(prepared))
+    serving, quant = prepared.serving, cast(Quant, describe_quant(prepared))
     yield from wrapped("model", model_text(describe_model(prepared)))
     yield from serving_lines(serving.slots, serving.context, serving.dtype, serving.buckets)
+    yield from rule_lines(quant.get("rules", []))
     yield from vocabulary_lines(quant, tied=prepared.lowered.tied)
     for note in _notes(prepared, launches):
         yield from wrapped("note", note)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qpack_packager.commands.typeset import bytes_text, columns, counted, wrapped
-from qpack_schemas.manifest import Bucket, Memory, Model, Rule, TensorCounts
+from qpack_schemas.manifest import Bucket, FormRule, Memory, Model, Rule, TensorCounts
 from qpack_schemas.program import KINDS
 
 _STORED = {"dense": "as in the checkpoint"}
@@ -39,6 +39,12 @@ def scheme_text(bits: int, group: int, forms: Mapping[str, object]) -> str:
     """What quantized tensors become. `forms` as above."""
     others = [what for what, name in (("head", "lm_head"), ("embedding", "embedding")) if forms[name] == "int8"]
     return f"int{bits} in groups of {group}" + (f" ({' and '.join(others)} int8)" if others else "")
+
+
+def rule_lines(rules: Iterable[FormRule]) -> Iterator[str]:
+    """What was asked for, weight by weight."""
+    for rule in rules:
+        yield from wrapped("rule", f"{rule['glob']}: {_STORED.get(rule['form'], rule['form'])}")
 
 
 def tensor_lines(counts: TensorCounts, scheme: str, kept: Sequence[Rule], dropped: Sequence[Rule]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """`qpack export`, its main path: bundle -> weights as the checkpoint had them -> packed tensors -> a new checkpoint.
 
-No weight is rounded: codes and scales are moved, and what no loader takes as codes is written as float32, exactly.
+No weight is rounded: codes and scales are moved; what not every engine takes as codes becomes float32, exactly.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def export(path: Path, output: Path, format_name: FormatName, progress: Progress
 
 
 def _is_packed(weight: Weight) -> bool:
-    """Every quantized layer, and a head if it is int4: engines take no int8 one, and no quantized embedding."""
+    """Every quantized layer, and an int4 head. Embeddings and int8 heads become numbers, which every engine takes."""
     if weight.name in (EMBEDDING, HEAD):
         return weight.name == HEAD and weight.form == "int4"
     return weight.form != "dense"

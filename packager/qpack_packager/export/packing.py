@@ -7,6 +7,7 @@ import numpy as np
 
 from qpack_packager.export.bundle_weights import Weight
 from qpack_packager.export.write import Entry
+from qpack_packager.lowering.qwen import HEAD
 from qpack_packager.quantize.groups import GROUP
 from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.strict_json import JsonValue
@@ -49,8 +50,13 @@ def refuse_short_groups(packed: Sequence[Weight], name: str) -> None:
         if k := weight.shape[1] % GROUP:
             raise UnsupportedError(
                 f"its lines have {weight.shape[1]} weights: the last group would have {k}, and {name} wants {GROUP}",
-                where=weight.name, remedy="build the bundle with this weight as bf16",
+                where=weight.name, remedy=f"build the bundle with {_unpacked(weight.name)}",
             )  # fmt: skip
+
+
+def _unpacked(weight: str) -> str:
+    """The flag of a build that keeps a weight in numbers."""
+    return "--lm-head int8" if weight == HEAD else f"--module '*.{weight.rsplit('.', 2)[1]}.weight=bf16'"
 
 
 def refuse_zero(weight: Weight, zero: int, name: str) -> None:

@@ -1,6 +1,7 @@
 """What the rounding methods share: groups of 128 along K with a bfloat16 scale each, and sums that no host changes.
 
-Only elementwise IEEE operations and sums of a fixed order are used: the same bytes on every host and thread count.
+Only elementwise IEEE operations and sums of a fixed order are used: the same bytes on every host and thread count. The
+groups lie side by side, so that whatever is done to each of them runs through memory from end to end.
 """
 
 import math
@@ -11,7 +12,9 @@ import ml_dtypes
 import numpy as np
 
 GROUP = 128  # weights along K that share a scale
-BLOCK_WEIGHTS = 1 << 17  # weights at a time: their temporaries stay in a core's cache
+BLOCK_WEIGHTS = 1 << 17  # weights at a time: they and their steps stay in a core's cache
+_QUAD = 4  # weights that stay neighbours when groups are laid side by side: 16 bytes are moved as fast as 4
+_BUFFER = 8192  # numpy's own, in elements: an operand that it repeats and that is shorter goes through it, slowly
 
 
 @dataclass(frozen=True)
@@ -30,22 +33,45 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Groups:
-    """Lines of a weight as a method sees them. `unit` is a power of two near each group's extreme: errors are counted
-    in it, exactly, and no square leaves float32's range."""
+    """The G groups of n lines as a method sees them. `unit` is a power of two near each group's extreme: errors are
+    counted in it, exactly, and no square leaves float32's range. To a method a group of zeros has the extremes 1 and 0,
+    so that no scale is 0."""
 
-    values: np.ndarray  # float32 [n, G, 128], in units
-    high: np.ndarray  # float64 [n, G], the extremes as they are
+    lines: int  # n
+    values: np.ndarray  # float32 [32, 4 G], in units; row q holds the weights 4q to 4q + 3 of every group
+    high: np.ndarray  # float64 [G], the extremes, not in units
     low: np.ndarray
-    unit: np.ndarray  # float64 [n, G]
+    unit: np.ndarray  # float64 [G]
+    empty: np.ndarray  # bool [G]: all weights are 0
 
-    def quantized(self, steps: np.ndarray, scales: np.ndarray, errors: np.ndarray) -> Quantized:
-        """Codes [n, G, 128], scales float64 [n, G] and squared errors float32 [n, G] in units, put together."""
+    def in_units(self, scales: np.ndarray) -> np.ndarray:
+        """float32 [..., G], exact: scales are bfloat16, and units powers of two."""
+        return scales * (1 / self.unit).astype(np.float32)
+
+    def whole_steps(self, wide: np.ndarray) -> np.ndarray:
+        """float32 [32, 4 G]: the values as the nearest whole numbers of steps. `wide` is what widened makes of scales
+        in units."""
+        steps = self.values.reshape(-1, len(wide)) / wide
+        return np.rint(steps, out=steps).reshape(self.values.shape)
+
+    def squared_error(self, steps: np.ndarray, wide: np.ndarray) -> np.ndarray:
+        """float32 [G], in units, of whole steps. They are overwritten."""
+        weights = steps.reshape(-1, len(wide))
+        weights *= wide
+        steps -= self.values
+        steps *= steps
+        return _fold_groups(steps)
+
+    def quantized(self, codes: np.ndarray, scales: np.ndarray, errors: np.ndarray) -> Quantized:
+        """Codes [32, 4 G] of one byte each, scales float32 [G] and squared errors float32 [G] in units, in lines."""
+        quads = np.ascontiguousarray(codes.view(np.uint32).T)
+        weights = _fold_groups(self.values * self.values)
         in_weights = self.unit**2
         return Quantized(
-            steps.reshape(len(steps), -1),
-            (scales + 0.0).astype(ml_dtypes.bfloat16),  # which of 0 and -0 is the larger, processors disagree on
-            fold(errors * in_weights),
-            fold(fold_last(self.values * self.values) * in_weights),
+            quads.view(codes.dtype).reshape(self.lines, -1),
+            np.where(self.empty, np.float32(0), scales).astype(ml_dtypes.bfloat16).reshape(self.lines, -1),
+            fold((errors * in_weights).reshape(self.lines, -1)),
+            fold((weights * in_weights).reshape(self.lines, -1)),
         )
 
 
@@ -66,35 +92,54 @@ def in_blocks(weight: np.ndarray, method: Callable[[Groups], Quantized]) -> Quan
 
 
 def _groups(weight: np.ndarray) -> Groups:
-    n, k = weight.shape
-    values = weight.astype(np.float32).reshape(n, k // GROUP, GROUP)
-    high, low = values.max(-1).astype(np.float64), values.min(-1).astype(np.float64)
+    quads = np.ascontiguousarray(weight, np.float32).view(np.complex128)  # 16 bytes as numpy knows them
+    values = np.ascontiguousarray(quads.reshape(-1, GROUP // _QUAD).T).view(np.float32)
+    high, low = _extreme(np.maximum, values), _extreme(np.minimum, values)
     if not np.isfinite(high - low).all():
         raise ValueError("holds NaN or infinity")
+    empty = (high == 0) & (low == 0)
+    high[empty] = 1
     unit = np.ldexp(1.0, np.clip(np.frexp(np.maximum(high, -low))[1], -126, 126))
-    return Groups(values / unit.astype(np.float32)[..., None], high, low, unit)
+    groups = Groups(len(weight), values, high, low, unit, empty)
+    wide = widened(groups.in_units(np.ones(len(unit), np.float32)))
+    rows = values.reshape(-1, len(wide))
+    rows *= wide
+    return groups
 
 
-def squared_error(values: np.ndarray, steps: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """float32 [N, G, 128], whole steps of it and scales [N, G] -> float32 [N, G]. `steps` is overwritten."""
-    steps *= scales[..., None]
-    steps -= values
-    steps *= steps
-    return fold_last(steps)
+def widened(numbers: np.ndarray) -> np.ndarray:
+    """float32 [G] -> float32 [r * 4 G]: what belongs to the group of each weight, for r rows of Groups.values."""
+    repeats = next((r for r in (1, 2, 4, 8, 16) if r * _QUAD * len(numbers) >= _BUFFER), GROUP // _QUAD)
+    wide = np.empty((repeats, len(numbers), _QUAD), np.float32)
+    for place in range(_QUAD):
+        wide[..., place] = numbers
+    return wide.reshape(-1)
 
 
-def whole_steps(values: np.ndarray, scales: np.ndarray, least: int, most: int) -> np.ndarray:
-    """float32 [N, G, 128] and scales [N, G] -> the nearest whole steps from `least` to `most`, float32."""
-    steps = values / np.where(scales == 0, np.float32(1), scales)[..., None]
-    np.rint(steps, out=steps)
-    return np.clip(steps, least, most, out=steps)
+def _extreme(choose: np.ufunc, values: np.ndarray) -> np.ndarray:
+    """float64 [G]: np.maximum or np.minimum of every group."""
+    quads = choose.reduce(values, axis=0).reshape(-1, _QUAD)
+    pairs = choose(quads[:, :2], quads[:, 2:])
+    return choose(pairs[:, 0], pairs[:, 1]).astype(np.float64)
+
+
+def _fold_groups(values: np.ndarray) -> np.ndarray:
+    """float32 [32, 4 G] -> [G], in the order of fold_last. `values` is overwritten."""
+    half = len(values) // 2
+    while half:
+        values[:half] += values[half : 2 * half]
+        half //= 2
+    return fold_last(values[0].reshape(-1, _QUAD))
 
 
 def round_up(values: np.ndarray) -> np.ndarray:
-    """Nonnegative float64 -> the least bfloat16 that is not smaller, as float64."""
-    rounded = values.astype(np.float32).astype(ml_dtypes.bfloat16)
-    next_up = (rounded.view(np.uint16) + np.uint16(1)).view(ml_dtypes.bfloat16)
-    return np.where(rounded.astype(np.float64) < values, next_up, rounded).astype(np.float64)
+    """Nonnegative float64 -> the least bfloat16 that is not smaller, as float32."""
+    rounded = values.astype(np.float32)
+    bits = rounded.view(np.uint32)
+    bits += rounded < values  # to the next float32
+    bits += np.uint32(0xFFFF)
+    bits &= np.uint32(0xFFFF0000)
+    return rounded
 
 
 def fold_last(values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ within half a step of its source.
 
 import numpy as np
 
-from qpack_packager.quantize.groups import Groups, Quantized, in_blocks, round_up, squared_error, whole_steps
+from qpack_packager.quantize.groups import Groups, Quantized, in_blocks, round_up, widened
 
 MOST = 127  # -128 is never used: the codes are symmetric
 
@@ -19,6 +19,7 @@ def quantize(weight: np.ndarray) -> Quantized:
 
 def _block(groups: Groups) -> Quantized:
     scales = round_up(np.maximum(groups.high, -groups.low) / MOST)
-    in_units = (scales / groups.unit).astype(np.float32)
-    steps = whole_steps(groups.values, in_units, -MOST, MOST)
-    return groups.quantized(steps.astype(np.int8), scales, squared_error(groups.values, steps, in_units))
+    wide = widened(groups.in_units(scales))
+    steps = groups.whole_steps(wide)
+    codes = steps.astype(np.int8)
+    return groups.quantized(codes, scales, groups.squared_error(steps, wide))

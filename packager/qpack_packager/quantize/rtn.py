@@ -8,9 +8,10 @@ clipped further.
 
 import numpy as np
 
-from qpack_packager.quantize.groups import Groups, Quantized, in_blocks, round_up, squared_error, whole_steps
+from qpack_packager.quantize.groups import Groups, Quantized, in_blocks, round_up, widened
 
-GRID = tuple(np.float64(1 + step / 32) for step in range(8))  # multiples of the smallest scale
+GRID = 1 + np.arange(8) / 32  # multiples of the smallest scale
+MOST = np.float32(7)
 
 
 def quantize(weight: np.ndarray) -> Quantized:
@@ -20,15 +21,19 @@ def quantize(weight: np.ndarray) -> Quantized:
 
 
 def _block(groups: Groups) -> Quantized:
-    sign = np.where(groups.high >= -groups.low, -1.0, 1.0)
+    sign = np.where(groups.high >= -groups.low, np.float32(-1), np.float32(1))
     larger, smaller = np.maximum(groups.high, -groups.low), np.minimum(groups.high, -groups.low)
     least = np.maximum(larger / 8.5, smaller / 7.5)
-    scales, best = np.zeros(least.shape), np.full(least.shape, np.inf, np.float32)
-    for factor in GRID:
-        candidate = sign * round_up(least * factor)
-        in_units = (candidate / groups.unit).astype(np.float32)
-        total = squared_error(groups.values, whole_steps(groups.values, in_units, -8, 7), in_units)
-        better = total < best
-        best, scales = np.where(better, total, best), np.where(better, candidate, scales)
-    steps = whole_steps(groups.values, (scales / groups.unit).astype(np.float32), -8, 7)
-    return groups.quantized((steps + 8).astype(np.uint8), scales, best)
+    scales = sign * round_up(least * GRID[:, None])  # [8, G]
+    in_units, errors = groups.in_units(scales), np.empty_like(scales)
+    for step, candidate in enumerate(in_units):
+        wide = widened(candidate)
+        steps = groups.whole_steps(wide)
+        if step == 0:  # 7.5 steps, which round to 8, are in reach of no larger scale, and -8.5 round to -8
+            np.minimum(steps, MOST, out=steps)
+        errors[step] = groups.squared_error(steps, wide)
+    best = errors.argmin(0), np.arange(errors.shape[1])
+    steps = groups.whole_steps(widened(in_units[best]))
+    np.minimum(steps, MOST, out=steps)
+    steps += 8
+    return groups.quantized(steps.astype(np.uint8), scales[best], errors[best])

@@ -17,7 +17,7 @@ from qpack_packager.quantize.marlin import TILE_N, pack, permute_scales, unpack,
 from qpack_packager.weights.lines import read_lines, spans
 from qpack_schemas.errors import InputError, UsageError
 
-BLOCK_WEIGHTS = 1 << 22  # that are imported and compared at a time, and more only if 64 lines are more
+BLOCK_WEIGHTS = 1 << 20  # that are imported and compared at a time, and more only if 64 lines are more
 
 
 def import_codes(module: Module, checkpoint: Checkpoint) -> tuple[list[np.ndarray], dict[str, object]]:
@@ -132,9 +132,14 @@ def _check(module: Module, checkpoint: Checkpoint, first: int, block: list[np.nd
 
 def _weights(block: list[np.ndarray]) -> np.ndarray:
     """float32 [n, K'] of what is stored: (code - zero) * scale."""
-    codes, scales = unpack(block[0]).T.astype(np.float32), unpermute_scales(block[1]).T.astype(np.float32)
-    zeros = np.float32(SYMMETRIC)
-    if len(block) > 2:
-        zeros = np.repeat(unpermute_scales(block[2]).T.astype(np.float32), GROUP, axis=1)
-    with np.errstate(over="ignore"):
-        return (codes - zeros) * np.repeat(scales, GROUP, axis=1)
+    codes = np.ascontiguousarray(unpack(block[0]).T)
+    groups = codes.reshape(len(codes), -1, GROUP).astype(np.float32)
+    groups -= _per_line(block[2]) if len(block) > 2 else np.float32(SYMMETRIC)
+    with np.errstate(over="ignore"):  # refused
+        groups *= _per_line(block[1])
+    return groups.reshape(codes.shape)
+
+
+def _per_line(stored: np.ndarray) -> np.ndarray:
+    """Scales or zeros as they are stored -> float32 [n, G, 1]."""
+    return np.ascontiguousarray(unpermute_scales(stored).T, np.float32)[..., None]

@@ -23,7 +23,7 @@ from qpack_packager.weights.imported import import_codes
 from qpack_packager.weights.lines import read_lines, read_source, spans
 from qpack_schemas.errors import InputError
 
-BLOCK_WEIGHTS = 1 << 20  # that are read and rounded at a time, and more only if 64 lines are more
+BLOCK_WEIGHTS = 1 << 18  # that are read and rounded at a time, and more only if 64 lines are more
 AHEAD = 2  # blocks that each worker may be ahead of the writer
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 Item = TypeVar("Item")
@@ -110,7 +110,7 @@ class Maker:
 
         def place(quantized: Quantized, first: int) -> Quantized:
             last = first + len(quantized.codes)
-            words[:, 2 * first : 2 * last] = pack(np.ascontiguousarray(quantized.codes.T))
+            words[:, 2 * first : 2 * last] = pack(quantized.codes.T)
             scales[:, first:last] = permute_scales(np.ascontiguousarray(quantized.scales.T))
             return Quantized(np.empty(0), np.empty(0), quantized.squared_error, quantized.squared_weight)
 

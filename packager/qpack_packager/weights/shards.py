@@ -1,8 +1,13 @@
-"""The weight files of a bundle, written from front to back; what an interrupted build left in them is taken over."""
+"""The weight files of a bundle, written from front to back; what an interrupted build left in them is taken over.
+
+Digests and writes of a piece run beside each other, and the disk takes in what is written while more of it is made.
+"""
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +19,7 @@ from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, TensorFilePlan, T
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32", "I8": "int8"}
 _BLOCK = 1 << 22  # bytes read at a time
+_UNSYNCED = 1 << 25  # bytes written before the disk is told to take them in
 
 
 def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
@@ -47,6 +53,9 @@ class WeightShards:
         self._path, self._digest = "", hashlib.sha256()
         self._spans: Iterator[tuple[str, TensorSpan]] = iter(())
         self._fresh = False  # nothing behind the place in the file is of use
+        self._helpers = ThreadPoolExecutor(3, "shards")  # two digests and the disk
+        self._syncing: Future[None] | None = None
+        self._unsynced = 0
 
     def take_over(self, name: str, sha256: str) -> bool:
         """Whether the next tensor, `name`, lies in its file with that digest; then it stays."""
@@ -84,12 +93,14 @@ class WeightShards:
             if (piece.dtype.name, piece.shape[1:]) != (_DTYPES[span.dtype], span.shape[1:]):
                 raise AssertionError(f"{name} {piece.dtype} {piece.shape} is not the planned {span}")
             data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-            digest.update(data)
+            hashing = self._helpers.submit(digest.update, data)
             self._put(file, data)
+            hashing.result()
             lines += len(piece)
         if lines != span.shape[0]:
             raise AssertionError(f"{name} has {lines} lines, not the planned {span}")
         self.places[name] = self._path, digest.hexdigest()
+        self._sync_behind(file)
         return digest.hexdigest()
 
     def finish(self) -> None:
@@ -100,6 +111,7 @@ class WeightShards:
 
     def abandon(self) -> None:
         """Closes the file as it is."""
+        self._helpers.shutdown()  # none may still use the file
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -148,14 +160,36 @@ class WeightShards:
         size = self._file.tell()
         self._file.truncate()
         self._file.flush()
+        self._wait_for_disk()
         os.fsync(self._file.fileno())
-        self.abandon()
+        self._file.close()
+        self._file = None
         self.entries.append({"path": self._path, "bytes": size, "sha256": self._digest.hexdigest()})
 
     def _put(self, file: BinaryIO, data: bytes | memoryview) -> None:
-        try:
+        hashing = self._helpers.submit(self._digest.update, data)
+        with self._naming_the_file():
             file.write(data)
+        hashing.result()
+        self._unsynced += len(data)
+
+    def _sync_behind(self, file: BinaryIO) -> None:
+        """Lets the disk begin, so that little is left to wait for when the file is closed."""
+        if self._unsynced > _UNSYNCED and (self._syncing is None or self._syncing.done()):
+            self._wait_for_disk()
+            file.flush()
+            self._syncing, self._unsynced = self._helpers.submit(os.fdatasync, file.fileno()), 0
+
+    def _wait_for_disk(self) -> None:
+        if self._syncing is not None:
+            with self._naming_the_file():
+                self._syncing.result()
+            self._syncing = None
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:  # a full disk does not say which one
             error.filename = error.filename or str(self.folder / self._path)
             raise
-        self._digest.update(data)

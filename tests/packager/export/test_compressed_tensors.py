@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -12,7 +13,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoints import read_config
+from bundles import SMALL, build_bundle
+from checkpoints import random_checkpoint, read_config
 from oracle import dequantized_state, transformers_model
 from qpack_packager.export.bundle_weights import BundleWeights
 from qpack_packager.export.compressed_tensors import CompressedTensors
@@ -20,7 +22,7 @@ from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import UnsupportedError
 
 from .conftest import CASES, Built
-from .exports import decompress, made, read
+from .exports import decompress, exported, made, read
 from .made_bundles import bundle_of, int4_bundle
 
 LAYER = "model.layers.0.self_attn.o_proj"
@@ -114,11 +116,21 @@ def test_a_zero_point_of_16_is_refused(tmp_path: Path):
         CompressedTensors(weights, weights.weights)
 
 
-def test_a_short_last_group_is_refused(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "flag"), [(f"{LAYER}.weight", r"--module '\*\.o_proj\.weight=bf16'"), ("lm_head.weight", "--lm-head int8")]
+)
+def test_a_short_last_group_is_refused_with_the_flag_that_avoids_it(name: str, flag: str, tmp_path: Path):
     """The library itself raises ValueError for one."""
-    bundle = int4_bundle(
-        tmp_path, "w", [f"{LAYER}.weight"], np.zeros((64, 200), np.uint8), np.ones((64, 2), np.float16), None
-    )
+    bundle = int4_bundle(tmp_path, "w", [name], np.zeros((64, 200), np.uint8), np.ones((64, 2), np.float16), None)
     weights = BundleWeights(bundle)
-    with pytest.raises(UnsupportedError, match=rf"{LAYER}.weight: its lines have 200 weights: .* would have 72"):
+    with pytest.raises(UnsupportedError, match=rf"{name}: its lines have 200 weights: .* would have 72.*\n.*{flag}"):
         CompressedTensors(weights, weights.weights)
+
+
+def test_that_flag_makes_a_bundle_that_can_be_exported(tmp_path: Path):
+    model = random_checkpoint(tmp_path / "model", "qwen2", intermediate_size=200)
+    with pytest.raises(UnsupportedError, match=r"down_proj.weight: its lines have 200"):
+        exported(build_bundle(model, tmp_path / "refused", SMALL), tmp_path / "export", "compressed-tensors")
+    options = replace(SMALL, rules=(("*.down_proj.weight", "bf16"),))
+    checkpoint = exported(build_bundle(model, tmp_path / "bundle", options), tmp_path / "export", "compressed-tensors")
+    assert "model.layers.0.mlp.down_proj.weight" in read(checkpoint)

@@ -12,7 +12,7 @@ import numpy as np
 from qpack_packager.checkpoint.json_object import JsonObject
 from qpack_packager.checkpoint.packed.groups import bundle_groups, even_groups
 from qpack_packager.checkpoint.packed.nibbles import by_bytes, by_shifts
-from qpack_packager.checkpoint.packed.packed_weight import SCALE_DTYPES, SYMMETRIC, PackedWeight, Symmetry
+from qpack_packager.checkpoint.packed.packed_weight import SCALE_DTYPES, PackedWeight, Symmetry
 from qpack_packager.checkpoint.packed.scheme import group_sizes, refuse_setting
 from qpack_packager.checkpoint.source_tensor import SourceTensor
 
@@ -60,11 +60,13 @@ class AwqWeight(PackedWeight):
     def read_scales(self, first: int, last: int) -> np.ndarray:
         return self.scales.columns(first, last).T
 
-    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | int]:
-        codes = _lines(by_bytes(_words(self.words, first, last), READ), first, last)
-        if self.zeros is None:
-            return codes, SYMMETRIC
-        return codes, _lines(by_bytes(_words(self.zeros, first, last), READ)[self.groups], first, last)
+    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
+        codes, zeros = (
+            None if tensor is None else _lines(by_bytes(_words(tensor, first, last), READ), first, last)
+            for tensor in (self.words, self.zeros)
+        )
+        assert codes is not None
+        return codes, zeros
 
 
 def _words(tensor: SourceTensor, first: int, last: int) -> np.ndarray:

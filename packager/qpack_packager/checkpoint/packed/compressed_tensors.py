@@ -14,7 +14,7 @@ import numpy as np
 from qpack_packager.checkpoint.json_object import JsonObject
 from qpack_packager.checkpoint.packed.groups import bundle_groups, even_groups, listed_groups
 from qpack_packager.checkpoint.packed.nibbles import by_bytes, by_shifts
-from qpack_packager.checkpoint.packed.packed_weight import SCALE_DTYPES, SYMMETRIC, PackedWeight, Symmetry
+from qpack_packager.checkpoint.packed.packed_weight import SCALE_DTYPES, PackedWeight, Symmetry
 from qpack_packager.checkpoint.packed.scheme import config_groups, group_sizes, refuse_setting, weight_groups
 from qpack_packager.checkpoint.source_tensor import SourceTensor
 from qpack_schemas.errors import InputError, UnsupportedError
@@ -107,13 +107,13 @@ class CompressedWeight(PackedWeight):
             return np.broadcast_to(self.scales.read().reshape(1, 1), (last - first, 1))
         return self.scales.lines(first, last).reshape(last - first, -1)
 
-    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | int]:
+    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
         codes = by_bytes(self.words.lines(first, last))[:, : self.shape[1]]
         if self.zeros is None:
-            return codes, SYMMETRIC
+            return codes, None
         words = self._zero_words(first, last)
         zeros = by_bytes(words).reshape(*words.shape, 8).transpose(0, 2, 1).reshape(-1, words.shape[1])
-        return codes, zeros[first % 8 :][: last - first][:, self.groups]
+        return codes, zeros[first % 8 :][: last - first]
 
     def _zero_words(self, first: int, last: int) -> np.ndarray:
         assert self.zeros is not None

@@ -104,7 +104,7 @@ class GptqWeight(PackedWeight):
     def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         height, lines = self.words.shape[0], last - first
         codes = by_bytes(self.words.columns(first, last)).reshape(height, lines, 8)
-        zeros = by_bytes(self._zero_words(first, last))[self.groups, first % 8 : first % 8 + lines] + self.offset
+        zeros = by_bytes(self._zero_words(first, last))[:, first % 8 : first % 8 + lines] + self.offset
         return codes.transpose(1, 0, 2).reshape(lines, 8 * height), zeros.T
 
     def _zero_words(self, first: int, last: int) -> np.ndarray:

@@ -11,7 +11,7 @@ def by_shifts(words: np.ndarray, order: tuple[int, ...] = IN_ORDER) -> np.ndarra
     codes = np.empty((*words.shape, 8), np.uint8)
     for p, element in enumerate(order):
         codes[..., element] = (unsigned >> np.uint32(4 * p)) & np.uint32(15)
-    return codes.reshape(*words.shape[:-1], -1)
+    return codes.reshape(*words.shape[:-1], 8 * words.shape[-1])
 
 
 def by_bytes(words: np.ndarray, places: tuple[int, ...] = IN_ORDER) -> np.ndarray:
@@ -19,4 +19,4 @@ def by_bytes(words: np.ndarray, places: tuple[int, ...] = IN_ORDER) -> np.ndarra
     word w; the low half of a byte comes first, and the low byte of a word."""
     halves = np.ascontiguousarray(words).astype("<i4", copy=False).view(np.uint8)
     halves = np.stack([halves & 15, halves >> 4], axis=-1).reshape(*words.shape, 8)
-    return halves[..., places].reshape(*words.shape[:-1], -1)
+    return halves[..., places].reshape(*words.shape[:-1], 8 * words.shape[-1])

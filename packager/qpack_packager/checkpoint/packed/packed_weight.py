@@ -71,9 +71,15 @@ class PackedWeight(ABC):
     def lines(self, first: int, last: int) -> np.ndarray:
         """float32 [last - first, K], exact: a scale has at most 11 bits, the difference of code and zero 5."""
         codes, zeros = self.read_differently(first, last)
-        scales = self.read_scales(first, last).astype(np.float32)[:, self.groups]
+        steps = codes.astype(np.float32)
+        steps -= np.float32(SYMMETRIC) if zeros is None else self._of_columns(zeros)
         with np.errstate(over="ignore", invalid="ignore"):  # what NaN and infinity make is refused by who asks for it
-            return (codes.astype(np.float32) - np.float32(zeros)) * scales
+            steps *= self._of_columns(self.read_scales(first, last))
+        return steps
+
+    def _of_columns(self, of_groups: np.ndarray) -> np.ndarray:
+        """[n, G] -> float32 [n, K]."""
+        return np.ascontiguousarray(of_groups, np.float32)[:, self.groups]
 
     @abstractmethod
     def read_codes(self, first: int, last: int) -> np.ndarray:
@@ -88,9 +94,8 @@ class PackedWeight(ABC):
         """[last - first, G] in their own dtype."""
 
     @abstractmethod
-    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | int]:
-        """The codes, uint8 [last - first, K], and the zero of every column of them, of the same shape or one for all:
-        again, and in another way."""
+    def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Codes and zeros (None: 8) again, of the same shapes, and in another way."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,180 @@
+"""Calibrated int4 for a build: modules in the order of the model, each rounded when all earlier ones are in place."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from qpack_packager.calibration import gptq
+from qpack_packager.calibration.activations import read_windows, write_windows
+from qpack_packager.calibration.forward import StreamedModel
+from qpack_packager.calibration.hessians import Hessian, see_inputs
+from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.lowering.modules import Module, Rows
+from qpack_packager.quantize import rtn
+from qpack_packager.quantize.groups import GROUP, Quantized
+from qpack_packager.weights.lines import spans
+from qpack_schemas.errors import InputError, QualityError
+from qpack_schemas.strict_json import dump_compact, parse_strict
+
+_STATE = "state.json"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
+
+
+class Calibrated:
+    """`folder` belongs to one build, for as long as it may be resumed: it holds the inputs of the layer at work, and
+    which that is. The same numbers come out of the same environment: processor, torch, number of threads."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        windows: np.ndarray,
+        folder: Path,
+        *,
+        max_fallbacks: int = 0,
+        threads: int | None = None,
+    ):
+        """`windows` is int32 [n, L], the calibration text; `max_fallbacks` modules may be rounded to nearest where
+        GPTQ fails. Raises InputError if there is no window."""
+        if not windows.size:
+            raise InputError(
+                "the calibration text fills no window of tokens", remedy="give a text of some ten thousand words"
+            )
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model, self.windows, self.folder, self.max_fallbacks = (
+            StreamedModel(checkpoint, folder), windows, folder, max_fallbacks,
+        )  # fmt: skip
+        self.notes = _notes(checkpoint, windows)
+        self.fallbacks = 0
+        self._layer, self._live = 0, None  # the layer whose inputs are on disk, and itself once it's needed
+        self._take_up()
+
+    def keeps(self, module: Module) -> bool:
+        """Whether a build that goes on may take this module over as it was made before: it isn't calibrated, or all of
+        its layer has been, and the layer's outputs are on disk."""
+        return module.form != "marlin" or module.imported or self._place(module) < self._layer
+
+    @torch.no_grad()
+    def quantize(self, module: Module, weight: np.ndarray) -> tuple[Quantized, dict[str, object]]:
+        """float32 [N, K] of the joined sources -> lines [N, K'], and for the log: tokens seen, damping, the relative
+        error of the outputs beside that of rounding to nearest, and why it was rounded to nearest, if it was.
+
+        Raises QualityError if GPTQ fails and `max_fallbacks` modules have been rounded to nearest already."""
+        self._go_to(self._place(module), module)
+        hessian, lines = self._inputs(module), torch.from_numpy(weight)
+        plain = rtn.quantize(np.pad(weight, ((0, 0), (0, -weight.shape[1] % GROUP))))
+        try:
+            factored = gptq.factor(hessian.value)
+            made, damping, reason = gptq.quantize(lines, factored), factored.damping, None
+        except gptq.NotDefiniteError as error:
+            made, damping, reason = plain, None, str(error)
+            self._fall_back(module, hessian.tokens, reason)
+        weights = gptq.restored(made, module.shape[1])
+        self._put(module, weights)
+        known = hessian.value.isfinite().all()
+        errors = [
+            gptq.output_error(lines, one, hessian.value) if known else None
+            for one in (weights, gptq.restored(plain, module.shape[1]))
+        ]
+        return made, {
+            "tokens": hessian.tokens,
+            "damping": damping,
+            "output_error": errors[0],
+            "rtn_output_error": errors[1],
+            "fallback": reason,
+        }
+
+    def _place(self, module: Module) -> int:
+        """The module's layer; the head comes behind the last."""
+        found = _LAYER.fullmatch(module.sources[0].tensor)
+        return int(found[1]) if found else self.model.layers
+
+    def _go_to(self, place: int, module: Module) -> None:
+        """What the layers before `place` make of the text, with the weights that they have by now, goes to disk."""
+        if place < self._layer:
+            raise InputError(
+                f"layer {place} is wanted again, the calibration is at layer {self._layer}", where=module.name,
+                remedy="the unfinished bundle is damaged: begin the build anew, without --resume",
+            )  # fmt: skip
+        shape = (*self.windows.shape, self.model.config.hidden_size)
+        if not self._hidden(self._layer).exists():
+            write_windows(self._hidden(self._layer), self.model.embed(self.windows), shape)
+        while self._layer < place:
+            outputs = self.model.run(self._live_layer(), read_windows(self._hidden(self._layer)))
+            write_windows(self._hidden(self._layer + 1), outputs, shape)
+            self._layer, self._live = self._layer + 1, None
+            self._write_state()
+            self._hidden(self._layer - 1).unlink()
+
+    def _inputs(self, module: Module) -> Hessian:
+        windows = read_windows(self._hidden(self._layer))
+        if self._layer == self.model.layers:
+            hessian, norm = Hessian(module.shape[1]), self.model.norm()
+            for window in windows:
+                hessian.see(norm(window))
+            return hessian
+        layer, linear = self._live_layer(), self._linear(module.sources[0])
+        return see_inputs(linear, windows, lambda window: list(self.model.run(layer, [window])))
+
+    def _put(self, module: Module, weights: torch.Tensor) -> None:
+        """The rounded weights into the layer at work; behind the head there's none."""
+        if self._layer == self.model.layers:
+            return
+        for rows, first, last in spans(module):
+            kept = self._linear(rows).weight
+            if rows.part:
+                kept = kept.view(self.model.checkpoint.config.attention_heads, 2, -1, kept.shape[1])
+                kept = kept[:, int(rows.part == "gate")]
+            kept.copy_(weights[first:last].view(kept.shape))
+
+    def _fall_back(self, module: Module, tokens: int, reason: str) -> None:
+        if self.fallbacks == self.max_fallbacks:
+            raise QualityError(
+                f"GPTQ failed on what {tokens} tokens gave: {reason}; {self.fallbacks} modules have been rounded to "
+                f"nearest instead, {self.max_fallbacks} may be",
+                where=module.name,
+                remedy=f"give more calibration text, or let it be: --max-fallbacks {self.fallbacks + 1}",
+            )
+        self.fallbacks += 1
+
+    def _live_layer(self) -> torch.nn.Module:
+        if self._live is None:
+            self._live = self.model.layer(self._layer)
+        return self._live
+
+    def _linear(self, rows: Rows) -> torch.nn.Linear:
+        found = _LAYER.fullmatch(rows.tensor)
+        assert found
+        linear = self._live_layer().get_submodule(found[2])
+        assert isinstance(linear, torch.nn.Linear)
+        return linear
+
+    def _hidden(self, layer: int) -> Path:
+        return self.folder / f"layer-{layer}.npy"
+
+    def _write_state(self) -> None:
+        partial = self.folder / (_STATE + ".partial")
+        partial.write_bytes(dump_compact({"layer": self._layer, "fallbacks": self.fallbacks}))
+        os.replace(partial, self.folder / _STATE)
+
+    def _take_up(self) -> None:
+        """Goes on where an interrupted build has left `folder`."""
+        path = self.folder / _STATE
+        if path.exists():
+            state = parse_strict(path.read_text(encoding="utf-8"), str(path))
+            assert isinstance(state, dict)
+            if self._hidden(state["layer"]).exists():
+                self._layer, self.fallbacks = state["layer"], state["fallbacks"]
+
+
+def _notes(checkpoint: Checkpoint, windows: np.ndarray) -> list[str]:
+    widest = max(checkpoint.config.hidden_size, checkpoint.config.intermediate_size)
+    if windows.size >= widest:
+        return []
+    return [
+        f"the calibration text has {windows.size:,} tokens, fewer than the {widest:,} inputs of the widest matrix: "
+        "what it doesn't show is rounded to nearest"
+    ]

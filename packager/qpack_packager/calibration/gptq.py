@@ -1,0 +1,139 @@
+"""GPTQ (Frantar et al. 2022, arXiv:2210.17323) in the grid of the bundle: int4 in groups of 128 with signed scales.
+
+Columns are rounded one after the other, those with the largest inputs first, and what rounding one changes in the
+output is made good by the columns that are still free. The scales of all groups are chosen before that, so the order
+leaves no trace in what is stored.
+"""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from qpack_packager.quantize.groups import GROUP, Quantized
+
+DAMPINGS = (0.01, 0.1, 1.0)  # of the mean diagonal; the first with which the Hessian can be factored
+GRID = tuple(0.7 + step / 32 for step in range(16))  # multiples of the smallest scale that clips nothing
+LINES = 4096  # that are rounded together: they don't depend on each other
+
+
+class NotDefiniteError(Exception):
+    """A Hessian that no damping makes positive definite."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A damped Hessian H over its columns in `order`, as U with H^-1 = U^T U."""
+
+    order: torch.Tensor  # int64 [K'], the columns by falling diagonal, padding last
+    upper: torch.Tensor  # float32 [K', K'], U
+    damping: float
+
+    @property
+    def costs(self) -> torch.Tensor:
+        """float32 [K']: what a squared rounding error of a column costs once all later ones have done their best."""
+        return torch.empty_like(self.order, dtype=torch.float32).scatter_(0, self.order, self.upper.diagonal() ** -2)
+
+
+def factor(hessian: torch.Tensor) -> Factor:
+    """float64 [K, K] -> its factor, of whole groups. Inputs that are always 0 are left with the damping alone, so that
+    their weights are rounded to nearest. Raises NotDefiniteError."""
+    if not hessian.isfinite().all():
+        raise NotDefiniteError("the Hessian holds NaN or infinity")
+    k, width = len(hessian), -(-len(hessian) // GROUP) * GROUP
+    mean = float(hessian.diagonal().mean()) or 1.0
+    order = torch.argsort(hessian.diagonal(), descending=True, stable=True)
+    damped = torch.zeros(width, width, dtype=torch.float64)
+    damped[:k, :k] = hessian[order][:, order]
+    for damping in DAMPINGS:
+        damped.diagonal()[:] = torch.cat([hessian.diagonal()[order], torch.zeros(width - k)]) + damping * mean
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if failed:
+            continue
+        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not failed and upper.isfinite().all():
+            return Factor(torch.cat([order, torch.arange(k, width)]), upper.float(), damping)
+    raise NotDefiniteError(
+        f"even with {DAMPINGS[-1]:g} of its mean diagonal added, the Hessian is not positive definite"
+    )
+
+
+def quantize(weight: torch.Tensor, factored: Factor) -> Quantized:
+    """float32 [N, K] -> codes uint8 [N, K'] and scales [N, K'/128]; behind K the codes are 8, which is 0."""
+    n, k = weight.shape
+    width = len(factored.order)
+    codes, scales = np.empty((n, width), np.uint8), np.empty((n, width // GROUP), ml_dtypes.bfloat16)
+    errors, costs = torch.empty(n, dtype=torch.float64), factored.costs
+    for first in range(0, n, LINES):
+        lines = weight[first : first + LINES]
+        columns = torch.zeros(width, len(lines))
+        columns[:k] = lines.T
+        found = torch.stack([least_cost(*both) for both in zip(columns.split(GROUP), costs.split(GROUP), strict=True)])
+        steps = round_columns(columns, found, factored)
+        part = slice(first, first + len(lines))
+        codes[part] = (steps + 8).to(torch.uint8).T.numpy()
+        scales[part] = found.T.numpy().astype(ml_dtypes.bfloat16)
+        errors[part] = ((steps * spread(found) - columns).double() ** 2).sum(0)
+    return Quantized(codes, scales, errors.numpy(), (weight.double() ** 2).sum(1).numpy())
+
+
+def least_cost(group: torch.Tensor, costs: torch.Tensor) -> torch.Tensor:
+    """float32 [128, N] and the costs [128] of its lines -> the scales [N], float32 that bfloat16 holds exactly.
+
+    The larger extreme is turned towards code -8, the side with one more code."""
+    high, low = group.amax(0), group.amin(0)
+    larger, smaller = torch.maximum(high, -low), torch.minimum(high, -low)
+    whole = torch.where(high >= -low, -1.0, 1.0) * torch.maximum(larger / 8.5, smaller / 7.5)
+    scales, least = torch.zeros_like(whole), torch.full_like(whole, torch.inf)
+    for part in GRID:
+        candidate = (whole * part).bfloat16().float()
+        cost = costs @ (nearest(group, candidate) * candidate - group).square_()
+        better = cost < least
+        least, scales = torch.where(better, cost, least), torch.where(better, candidate, scales)
+    return scales + 0.0  # one zero for groups of zeros
+
+
+def round_columns(columns: torch.Tensor, scales: torch.Tensor, factored: Factor) -> torch.Tensor:
+    """float32 [K', N] and [K'/128, N] -> whole steps -8..7, float32 [K', N].
+
+    The formulas are those of the paper's section 3.3: of column j the error e = (w - q) / U[j, j] is taken, and
+    e U[j, i] from each later column i; from those of the same block as they are reached, from the others together."""
+    order, diagonal, lower = factored.order.tolist(), factored.upper.diagonal().tolist(), factored.upper.T.contiguous()
+    free, steps = columns[factored.order], torch.empty_like(columns)
+    for first in range(0, len(order), GROUP):
+        last = first + GROUP
+        errors = torch.empty(GROUP, columns.shape[1])
+        for j in range(first, last):
+            column, scale = free[j] - lower[j, first:j] @ errors[: j - first], scales[order[j] // GROUP]
+            step = steps[order[j]] = nearest(column, scale)
+            errors[j - first] = (column - step * scale) / diagonal[j]
+        free[last:] -= lower[last:, first:last] @ errors
+    return steps
+
+
+def nearest(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Whole steps -8..7 of the scales [N], float32 as `values` [..., N]."""
+    return (values / torch.where(scales == 0, 1.0, scales)).round_().clamp_(-8, 7)
+
+
+def spread(scales: torch.Tensor) -> torch.Tensor:
+    """[K'/128, N] -> [K', N]: each to the columns of its group."""
+    return scales.repeat_interleave(GROUP, 0)
+
+
+def restored(quantized: Quantized, k: int) -> torch.Tensor:
+    """float32 [N, K]: the weights that the codes stand for."""
+    scales = torch.from_numpy(quantized.scales.astype(np.float32))
+    codes = torch.from_numpy(quantized.codes).float()
+    return ((codes - 8) * scales.repeat_interleave(GROUP, 1))[:, :k]
+
+
+def output_error(weight: torch.Tensor, made: torch.Tensor, hessian: torch.Tensor) -> float:
+    """||X (W - Q)^T|| / ||X W^T|| of float32 [N, K], from H = X^T X times anything."""
+    wrong = whole = 0.0
+    for lines, others in zip(weight.split(LINES), made.split(LINES), strict=True):
+        lines, difference = lines.double(), (lines - others).double()
+        wrong += float((difference @ hessian * difference).sum())
+        whole += float((lines @ hessian * lines).sum())
+    return max(0.0, wrong / whole) ** 0.5 if whole > 0 else 0.0
