@@ -297,7 +297,7 @@ def evaluate(
     output_format: str,
     output: Path | None,
 ) -> None:
-    """Measures how far the answers of BUNDLE are from those of its checkpoint.
+    """Measures how far BUNDLE is from its checkpoint.
 
     Perplexity on a text, and with --reference the KL divergence and how often both would say the same. Exit code 3 if
     the gate is missed."""

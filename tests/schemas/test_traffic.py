@@ -58,7 +58,7 @@ def test_each_operation_moves_what_it_reads_and_writes(name: str, tiny_bundle: C
 
     stored = load_file(bundle / "weights" / "00000.safetensors")
     sizes = {tensor: value.nbytes for tensor, value in stored.items()}
-    # The table has a line per position, which all layers read alike; the norms of queries and keys are each layer's own.
+    # The table has a line per position, which all layers read alike; the norms of queries and keys are each layer's.
     norms = sum(size for tensor, size in sizes.items() if tensor.endswith(("q_norm", "k_norm")))
     assert held["rope_kv_write"]["weights"] == rows * sizes["rope"] // len(stored["rope"]) + norms
     int4 = [name for name, value in stored.items() if name.endswith(".q") and name != "embed.q" and value.ndim == 2]

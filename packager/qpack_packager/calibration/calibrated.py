@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from qpack_packager.calibration import gptq
 from qpack_packager.calibration.activations import read_windows, write_windows
 from qpack_packager.calibration.forward import StreamedModel
+from qpack_packager.calibration.gptq import NotDefiniteError, factor
 from qpack_packager.calibration.hessians import Hessian, see_inputs
+from qpack_packager.calibration.rounding import restored, round_weight
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.lowering.modules import Module, Rows
-from qpack_packager.quantize import rtn
-from qpack_packager.quantize.groups import GROUP, Quantized
+from qpack_packager.quantize.groups import Quantized
 from qpack_packager.weights.lines import spans
 from qpack_schemas.errors import InputError, QualityError
 from qpack_schemas.strict_json import dump_compact, parse_strict
@@ -64,26 +64,20 @@ class Calibrated:
 
         Raises QualityError if GPTQ fails and `max_fallbacks` modules have been rounded to nearest already."""
         self._go_to(self._place(module), module)
-        hessian, lines = self._inputs(module), torch.from_numpy(weight)
-        plain = rtn.quantize(np.pad(weight, ((0, 0), (0, -weight.shape[1] % GROUP))))
+        seen, reason = self._inputs(module), None
+        hessian = seen.value
         try:
-            factored = gptq.factor(hessian.value)
-            made, damping, reason = gptq.quantize(lines, factored), factored.damping, None
-        except gptq.NotDefiniteError as error:
-            made, damping, reason = plain, None, str(error)
-            self._fall_back(module, hessian.tokens, reason)
-        weights = gptq.restored(made, module.shape[1])
-        self._put(module, weights)
-        known = hessian.value.isfinite().all()
-        errors = [
-            gptq.output_error(lines, one, hessian.value) if known else None
-            for one in (weights, gptq.restored(plain, module.shape[1]))
-        ]
-        return made, {
-            "tokens": hessian.tokens,
-            "damping": damping,
-            "output_error": errors[0],
-            "rtn_output_error": errors[1],
+            factored = factor(hessian)
+        except NotDefiniteError as error:
+            factored, reason = None, str(error)
+            self._fall_back(module, seen.tokens, reason)
+        rounded = round_weight(weight, hessian, factored)
+        self._put(module, rounded.quantized)
+        return rounded.quantized, {
+            "tokens": seen.tokens,
+            "damping": factored and factored.damping,
+            "output_error": rounded.output_error,
+            "rtn_output_error": rounded.rtn_output_error,
             "fallback": reason,
         }
 
@@ -119,10 +113,11 @@ class Calibrated:
         layer, linear = self._live_layer(), self._linear(module.sources[0])
         return see_inputs(linear, windows, lambda window: list(self.model.run(layer, [window])))
 
-    def _put(self, module: Module, weights: torch.Tensor) -> None:
-        """The rounded weights into the layer at work; behind the head there's none."""
+    def _put(self, module: Module, quantized: Quantized) -> None:
+        """The rounded weights into the layer at work; the head is in none."""
         if self._layer == self.model.layers:
             return
+        weights = torch.from_numpy(restored(quantized, module.shape[1]))
         for rows, first, last in spans(module):
             kept = self._linear(rows).weight
             if rows.part:

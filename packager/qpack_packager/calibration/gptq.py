@@ -15,7 +15,6 @@ from qpack_packager.quantize.groups import GROUP, Quantized
 
 DAMPINGS = (0.01, 0.1, 1.0)  # of the mean diagonal; the first with which the Hessian can be factored
 GRID = tuple(0.7 + step / 32 for step in range(16))  # multiples of the smallest scale that clips nothing
-LINES = 4096  # that are rounded together: they don't depend on each other
 
 
 class NotDefiniteError(Exception):
@@ -60,22 +59,20 @@ def factor(hessian: torch.Tensor) -> Factor:
 
 
 def quantize(weight: torch.Tensor, factored: Factor) -> Quantized:
-    """float32 [N, K] -> codes uint8 [N, K'] and scales [N, K'/128]; behind K the codes are 8, which is 0."""
+    """float32 [N, K] -> codes uint8 [N, K'] and scales [N, K'/128]; behind K the codes are 8, which is 0. Lines don't
+    depend on each other."""
     n, k = weight.shape
-    width = len(factored.order)
-    codes, scales = np.empty((n, width), np.uint8), np.empty((n, width // GROUP), ml_dtypes.bfloat16)
-    errors, costs = torch.empty(n, dtype=torch.float64), factored.costs
-    for first in range(0, n, LINES):
-        lines = weight[first : first + LINES]
-        columns = torch.zeros(width, len(lines))
-        columns[:k] = lines.T
-        found = torch.stack([least_cost(*both) for both in zip(columns.split(GROUP), costs.split(GROUP), strict=True)])
-        steps = round_columns(columns, found, factored)
-        part = slice(first, first + len(lines))
-        codes[part] = (steps + 8).to(torch.uint8).T.numpy()
-        scales[part] = found.T.numpy().astype(ml_dtypes.bfloat16)
-        errors[part] = ((steps * spread(found) - columns).double() ** 2).sum(0)
-    return Quantized(codes, scales, errors.numpy(), (weight.double() ** 2).sum(1).numpy())
+    columns = torch.zeros(len(factored.order), n)
+    columns[:k] = weight.T
+    groups = zip(columns.split(GROUP), factored.costs.split(GROUP), strict=True)
+    scales = torch.stack([least_cost(group, costs) for group, costs in groups])
+    steps = round_columns(columns, scales, factored)
+    return Quantized(
+        np.ascontiguousarray((steps + 8).to(torch.uint8).T.numpy()),
+        np.ascontiguousarray(scales.T.numpy().astype(ml_dtypes.bfloat16)),
+        ((steps * scales.repeat_interleave(GROUP, 0) - columns).double() ** 2).sum(0).numpy(),
+        (columns.double() ** 2).sum(0).numpy(),
+    )
 
 
 def least_cost(group: torch.Tensor, costs: torch.Tensor) -> torch.Tensor:
@@ -85,10 +82,11 @@ def least_cost(group: torch.Tensor, costs: torch.Tensor) -> torch.Tensor:
     high, low = group.amax(0), group.amin(0)
     larger, smaller = torch.maximum(high, -low), torch.minimum(high, -low)
     whole = torch.where(high >= -low, -1.0, 1.0) * torch.maximum(larger / 8.5, smaller / 7.5)
-    scales, least = torch.zeros_like(whole), torch.full_like(whole, torch.inf)
+    unit = torch.ldexp(torch.ones_like(whole), torch.frexp(larger).exponent.clamp(-126, 126))  # keeps squares finite
+    values, scales, least = group / unit, torch.zeros_like(whole), torch.full_like(whole, torch.inf)
     for part in GRID:
         candidate = (whole * part).bfloat16().float()
-        cost = costs @ (nearest(group, candidate) * candidate - group).square_()
+        cost = costs @ (nearest(values, candidate / unit) * (candidate / unit) - values).square_()
         better = cost < least
         least, scales = torch.where(better, cost, least), torch.where(better, candidate, scales)
     return scales + 0.0  # one zero for groups of zeros
@@ -103,7 +101,7 @@ def round_columns(columns: torch.Tensor, scales: torch.Tensor, factored: Factor)
     free, steps = columns[factored.order], torch.empty_like(columns)
     for first in range(0, len(order), GROUP):
         last = first + GROUP
-        errors = torch.empty(GROUP, columns.shape[1])
+        errors = columns.new_empty(GROUP, columns.shape[1])
         for j in range(first, last):
             column, scale = free[j] - lower[j, first:j] @ errors[: j - first], scales[order[j] // GROUP]
             step = steps[order[j]] = nearest(column, scale)
@@ -115,25 +113,3 @@ def round_columns(columns: torch.Tensor, scales: torch.Tensor, factored: Factor)
 def nearest(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Whole steps -8..7 of the scales [N], float32 as `values` [..., N]."""
     return (values / torch.where(scales == 0, 1.0, scales)).round_().clamp_(-8, 7)
-
-
-def spread(scales: torch.Tensor) -> torch.Tensor:
-    """[K'/128, N] -> [K', N]: each to the columns of its group."""
-    return scales.repeat_interleave(GROUP, 0)
-
-
-def restored(quantized: Quantized, k: int) -> torch.Tensor:
-    """float32 [N, K]: the weights that the codes stand for."""
-    scales = torch.from_numpy(quantized.scales.astype(np.float32))
-    codes = torch.from_numpy(quantized.codes).float()
-    return ((codes - 8) * scales.repeat_interleave(GROUP, 1))[:, :k]
-
-
-def output_error(weight: torch.Tensor, made: torch.Tensor, hessian: torch.Tensor) -> float:
-    """||X (W - Q)^T|| / ||X W^T|| of float32 [N, K], from H = X^T X times anything."""
-    wrong = whole = 0.0
-    for lines, others in zip(weight.split(LINES), made.split(LINES), strict=True):
-        lines, difference = lines.double(), (lines - others).double()
-        wrong += float((difference @ hessian * difference).sum())
-        whole += float((lines @ hessian * lines).sum())
-    return max(0.0, wrong / whole) ** 0.5 if whole > 0 else 0.0

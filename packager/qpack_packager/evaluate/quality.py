@@ -12,6 +12,7 @@ from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import JsonValue, dump_canonical
 
 QUALITY, QUALITY_PAGE = "quality.json", "quality.html"  # at the bundle's root
+TOP = ("perplexity", "perplexity_stderr", "ppl_ratio", "kl_mean", "kl_p99", "kl_max", "top1_agreement")
 SCHEMA = "quality.v1.schema.json"
 
 
@@ -58,8 +59,13 @@ def verdict(gate: Gate, modes: Mapping[str, Figures]) -> Verdict:
 
 
 def encode(quality: Quality) -> bytes:
-    """The file, in canonical JSON, floats rounded to 6 significant digits."""
-    document = rounded(quality)
+    """The file, in canonical JSON, floats rounded to 6 significant digits. The figures of the first mode, which most
+    readers want, stand at its top as well."""
+    mode, figures = next(iter(quality["modes"].items()))
+    reference = quality["reference"]
+    top = {name: figures[name] for name in TOP}
+    top |= {"mode": mode, "reference_perplexity": None if reference is None else reference["perplexity"]}
+    document = rounded({**quality, **top})
     if findings := check_schema(document, SCHEMA, QUALITY):
         raise AssertionError(f"what was measured breaks its schema: {findings[0]}")
     return dump_canonical(document)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drafts import Draft, assert_found, refusal
 from qpack_packager.evaluate.figures import Figures
-from qpack_packager.evaluate.quality import Quality, encode, manifest_entry, rounded
+from qpack_packager.evaluate.quality import TOP, Quality, encode, manifest_entry, rounded
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.schema_check import check_schema
 from qualities import measured
@@ -20,7 +20,9 @@ from qualities import measured
 
 def test_types_and_schema_name_the_same_keys():
     document = json.loads(encode(measured()))
-    assert document.keys() == get_type_hints(Quality).keys()
+    assert document.keys() == get_type_hints(Quality).keys() | {*TOP, "mode", "reference_perplexity"}
+    assert {name: document[name] for name in TOP} == {name: document["modes"]["fast"][name] for name in TOP}
+    assert (document["mode"], document["reference_perplexity"]) == ("fast", document["reference"]["perplexity"])
     assert document["modes"]["fast"].keys() == get_type_hints(Figures).keys()
     assert is_typeddict(Quality)
 

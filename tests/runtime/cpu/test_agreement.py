@@ -24,6 +24,7 @@ from qpack_runtime.reference.executor import FUNCTIONS, ReferenceExecutor
 from qpack_schemas.bundle import Bundle, open_bundle
 from teacher_forcing import OPTIONS as WINDOWS
 from teacher_forcing import forced_logits, held_out_windows, log_likelihood
+from weight_forms import as_int8, changed_bundle, with_zeros
 
 OPTIONS = Options(batches=(1, 4), contexts=(64, 256), prefills=(1, 16, 64), slots=4)
 TRAINED = ("tiny-qwen3", "tiny-qwen3_5")
@@ -100,6 +101,26 @@ def test_exact_gives_the_logits_of_the_reference_in_every_bucket(case: Case, kin
     worst = largest_difference(logits_of(kind.make(case.bundle), case.bundle), case.reference)
     print(f"largest difference {worst:.2e}")
     assert worst < TOLERANCE[case.dtype]
+
+
+FORMS = [("trained qwen3_5", with_zeros), ("random qwen2", with_zeros), ("random qwen2", as_int8)]
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=lambda param: f"{param[0]} {param[1].__name__}")
+def other_form(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Layers as imports and rules make them, those of Qwen2 with biases."""
+    name, change = request.param
+    folder = tmp_path_factory.mktemp("forms")
+    _, path = build_model(name, folder, replace(OPTIONS, dtype="float32"))
+    bundle = changed_bundle(open_bundle(path), change, folder)
+    return Case(bundle, "float32", logits_of(ReferenceExecutor(bundle), bundle))
+
+
+@pytest.mark.parametrize("kind", EXACT, ids=str)
+def test_exact_gives_the_logits_of_the_reference_for_every_form_of_layers(other_form: Case, kind: Kind):
+    worst = largest_difference(logits_of(kind.make(other_form.bundle), other_form.bundle), other_form.reference)
+    print(f"largest difference {worst:.2e}")
+    assert worst < TOLERANCE["float32"]
 
 
 def rounded(x: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
-"""y = x @ weight^T for heads and small projections, dense or int8. For int4 see linear_int4.py."""
+"""y = x @ weight^T for heads and for layers that stay dense or are int8. For int4 see linear_int4.py."""
 
 import triton
 import triton.language as tl
@@ -49,29 +49,33 @@ def linear(
 
 
 @triton.jit
-def linear_int8(x, q, scale, y, R, K: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, MMA: tl.constexpr):
-    """TILE columns and 8 rows of y = x @ (q * scale)^T. Grid (ceil(N / TILE), ceil(R / 8)).
+def linear_int8(
+    x, q, scale, bias, y, R, K: tl.constexpr, N: tl.constexpr, TILE_M: tl.constexpr, TILE: tl.constexpr,
+    MMA: tl.constexpr,
+):  # fmt: skip
+    """TILE columns and TILE_M rows of y = x @ (q * scale)^T (+ bias). Grid (ceil(N / TILE), ceil(R / TILE_M)).
 
-    x [R, K]; q int8 [N, K'], scale [N, K' / 128] with K' = K rounded up to 128; y [R, N]. The codes are exact in every
-    dtype of x; a group's sum is multiplied with its scale in float32. Operands, rows and MMA as in `linear`.
+    x [R, K]; q int8 [N, K'], scale [N, K' / 128] with K' = K rounded up to 128; bias [N] or None, y [R, N]. The codes
+    are exact in every dtype of x; a group's sum is multiplied with its scale in float32. Operands and MMA as in
+    `linear`.
     """
     DTYPE: tl.constexpr = x.dtype.element_ty
     TENSOR: tl.constexpr = MMA and tl.float32 != DTYPE
     GROUPS: tl.constexpr = (K + 127) // 128
     STEP: tl.constexpr = 128 if TENSOR else 16
     column = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    row = tl.program_id(1) * 8 + tl.arange(0, 8)
+    row = tl.program_id(1) * TILE_M + tl.arange(0, TILE_M)
     k = tl.arange(0, STEP)
     line = tl.minimum(column, N - 1).to(tl.int64)
     q_at = q + line[:, None] * (128 * GROUPS) + k[None, :]
     x_at = x + tl.minimum(row, R - 1)[None, :] * K + k[:, None]
-    total = tl.zeros((TILE, 8), tl.float32)
+    total = tl.zeros((TILE, TILE_M), tl.float32)
     for group in tl.range(0, GROUPS, num_stages=STAGES if TENSOR else 1):
         if TENSOR:
             codes = tl.load(q_at + group * 128, eviction_policy="evict_first")
             part = tl.dot(codes.to(DTYPE), _columns_of(x_at, group * 128, k, K))
         else:
-            part = tl.zeros((TILE, 8), tl.float32)
+            part = tl.zeros((TILE, TILE_M), tl.float32)
             for step in tl.range(8, num_stages=1):
                 first = group * 128 + step * 16
                 codes = tl.load(q_at + first, eviction_policy="evict_first").to(tl.float32)
@@ -80,6 +84,8 @@ def linear_int8(x, q, scale, y, R, K: tl.constexpr, N: tl.constexpr, TILE: tl.co
     mask = (row < R)[None, :]
     if N % TILE:
         mask = mask & (column < N)[:, None]
+    if bias is not None:
+        total += tl.load(bias + line).to(tl.float32)[:, None]
     tl.store(y + row.to(tl.int64)[None, :] * N + column[:, None], total.to(y.dtype.element_ty), mask=mask)
 
 

@@ -6,6 +6,7 @@ from qpack_schemas.program import Instruction, Program
 from qpack_schemas.sampling import BIAS_LIMIT, CHUNK_IDS, TOP_LOGPROBS_LIMIT  # noqa: F401
 
 DENSE_TILE, DENSE_STEP = 64, 128  # weight lines of a program, and columns that it multiplies at a time
+FEW_ROWS, MANY_ROWS = 8, 32  # of a program of an int8 linear: those of decode, those of a prompt
 ELEMENTS, WHOLE_ELEMENTS = 512, 1024  # columns of a program of silu_mul, that adds planes or has none to add
 
 
@@ -38,14 +39,18 @@ def linear(to: Launches, index: int) -> int:
 
 
 def linear_int8(to: Launches, index: int) -> int:
+    """The head, and layers that are int8. A prompt's rows are many, so that its weights are read less often."""
     o = operands(to.program.code[index])
     lines, _ = to.shape(o["q"])
     one = to.rows(o["x"]) == 1
+    rows = MANY_ROWS if to.program.kind == "prefill" and not one else FEW_ROWS
     given = {
-        "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": Scalar(1) if one else ROWS,
-        "K": to.shape(o["x"])[1], "N": lines, "TILE": DENSE_TILE, "MMA": to.architecture.tensor_cores,
+        "x": o["x"], "q": o["q"], "scale": o["scale"], "bias": o.get("bias"), "y": o["y"],
+        "R": Scalar(1) if one else ROWS, "K": to.shape(o["x"])[1], "N": lines, "TILE_M": rows, "TILE": DENSE_TILE,
+        "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
-    to.launch("linear.linear_int8", (index, index), (-(-lines // DENSE_TILE), 1 if one else "R/8", 1), given, warps=2)
+    grid = (-(-lines // DENSE_TILE), 1 if one else f"R/{rows}", 1)
+    to.launch("linear.linear_int8", (index, index), grid, given, warps=2)
     return 1
 
 

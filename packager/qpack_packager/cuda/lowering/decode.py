@@ -40,9 +40,9 @@ def linear_int4(to: Launches, index: int, tile: Tile) -> int:
         raise AssertionError("logits are float32, one plane without a bias")
     one = to.rows(o["x"]) == 1
     given = {
-        "x": o["x"], "q": o["q"], "scale": o["scale"], "y": o["y"], "R": Scalar(1) if one else ROWS,
-        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "PLANES": tile.planes, "TILE": tile.columns,
-        "MMA": to.architecture.tensor_cores,
+        "x": o["x"], "q": o["q"], "scale": o["scale"], "zero": o.get("zero"), "y": o["y"],
+        "R": Scalar(1) if one else ROWS, "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "PLANES": tile.planes,
+        "TILE": tile.columns, "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
     grid = (padded // tile.columns, tile.planes, 1 if one else "R/8")
     warps = _tile_warps(tile, to)

@@ -7,7 +7,7 @@ from qpack_packager.cuda.lowering.both import is_normed_embedding
 from qpack_packager.cuda.lowering.launches import ROWS, Launches, block, operands
 
 TILE_ROWS, TILE_COLUMNS = 32, 128  # of a program of an int4 linear
-FEWER_ROWS = 16  # for sm_80, where Triton's code takes more registers
+FEWER_ROWS = 16  # for sm_80, where Triton's code takes more registers, and beside zero points, which take some
 ELEMENTS = 1024  # channels of a program of a convolution
 COUNTS = 4096  # of a program that clears a line of counts
 PROMPT_ROWS = 256  # of a program of rows_prefill
@@ -45,10 +45,10 @@ def linear_int4(to: Launches, index: int) -> int:
     o = operands(to.program.code[index])
     padded = to.shape(o["q"])[1] // 2
     columns = TILE_COLUMNS if padded % TILE_COLUMNS == 0 else 64
-    rows = FEWER_ROWS if to.architecture.sm == 80 else TILE_ROWS
+    rows = FEWER_ROWS if to.architecture.sm == 80 or "zero" in o else TILE_ROWS
     given = {
-        "x": o["x"], "q": o["q"], "scale": o["scale"], "bias": o.get("bias"), "y": o["y"], "R": ROWS,
-        "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": rows, "TILE_N": columns,
+        "x": o["x"], "q": o["q"], "scale": o["scale"], "zero": o.get("zero"), "bias": o.get("bias"), "y": o["y"],
+        "R": ROWS, "K": to.shape(o["x"])[1], "N": to.shape(o["y"])[1], "TILE_M": rows, "TILE_N": columns,
         "MMA": to.architecture.tensor_cores,
     }  # fmt: skip
     grid = (padded // columns, f"R/{rows}", 1)

@@ -56,7 +56,12 @@ def test_a_whole_checkpoint_is_read_as_the_library_converts_it(source: Path, sym
         tensor = as_packed(checkpoint.tensors[name])
         assert tensor is not None
         assert tensor.asymmetric is not symmetric
-        assert np.array_equal(tensor.lines(0, tensor.shape[0]), weight.values)
+        for first, last in ((0, tensor.shape[0]), (3, 18), (9, 10)):
+            found = tensor.codes(first, last)
+            assert np.array_equal(tensor.lines(first, last), weight.values[first:last])
+            assert np.array_equal(found.codes, weight.codes[first:last])
+            zeros = np.full_like(weight.zeros, 8)[first:last] if found.zeros is None else found.zeros
+            assert np.array_equal(zeros, weight.zeros[first:last])
 
 
 @given(lines=st.integers(2, 4), count=st.integers(2, 3), seed=st.integers(0, 2**32))

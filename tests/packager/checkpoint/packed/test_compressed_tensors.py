@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 
 from checkpoints import TINY_QWEN3, TINY_QWEN3_5, read_config, write_checkpoint
 from compressed_checkpoints import compressed_checkpoint
@@ -101,6 +101,21 @@ def test_codes_and_zeros_are_what_is_stored_plus_8(zeros: int, dtype: Any, tmp_p
     assert found.zeros is None if zeros == 0 else (found.zeros == zeros + 8).all()
     wanted = (codes - np.float32(zeros)) * np.repeat(scales.astype(np.float32), 128, axis=1)
     assert np.array_equal(tensor.lines(3, 18), wanted[3:18])
+
+
+def test_lines_may_begin_and_end_within_a_word_of_zeros(tmp_path: Path):
+    tensors = random_parts(20, 256, 2, zeros=True)
+    tensor = opened(tmp_path, tensors, weights(symmetric=False))
+    packed = torch.from_numpy(tensors["weight_zero_point"])
+    zeros = unpack_from_int32(packed, 4, torch.Size([20, 2]), packed_dim=0).numpy() + 8
+    for first, last in ((0, 20), (3, 18), (9, 10), (8, 16)):
+        found = tensor.codes(first, last)
+        assert found.zeros is not None
+        assert np.array_equal(found.zeros, zeros[first:last])
+        steps = found.codes - np.repeat(zeros[first:last].astype(np.float32), 128, axis=1)
+        assert np.array_equal(
+            tensor.lines(first, last), steps * np.repeat(found.scales.astype(np.float32), 128, axis=1)
+        )
 
 
 def test_columns_that_fill_no_word_are_read(tmp_path: Path):

@@ -1,6 +1,7 @@
 """What the compiled code of published models must keep, on five architectures: no spills, few instructions a weight."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.cuda.compiler.compile import compile_all
 from qpack_packager.cuda.compiler.compiled import CompiledKernel
 from qpack_packager.cuda.compiler.sass import MachineCode, read_machine_code
-from qpack_packager.cuda.lowering.lower import LoweredTarget
+from qpack_packager.cuda.lowering.lower import LoweredTarget, lower_target, shared_of
+from qpack_packager.cuda.lowering.tiles import Tuning
 from qpack_packager.cuda.spec import KernelSpec
 from qpack_packager.cuda.targets import Target
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
+from weight_forms import Change, as_int8, changed, with_zeros
 
 FIVE = (80, 86, 89, 90, 120)
 OTHERS = (75, 87, 100, 103, 110, 121)
@@ -34,6 +37,22 @@ def lowered(
     model = write_headers(tmp_path / family, family)
     plans = prepare(ModelText(model), Options(targets=names, dtype=dtype, **options)).targets
     return tuple(plan for plan in plans if plan.target.format == "cubin")
+
+
+def layers_of(
+    tmp_path: Path, change: Change, targets: tuple[int, ...], dtype: str, family: str = "qwen3_5"
+) -> tuple[LoweredTarget, ...]:
+    """Kernels of the linears of a published model's layers in another form."""
+    model = write_headers(tmp_path / family, family)
+    prepared = prepare(ModelText(model), Options(targets=tuple(f"cuda:sm_{sm}" for sm in targets), dtype=dtype))
+    programs, shared = changed(prepared.lowered.programs, shared_of(prepared.lowered), change)
+    made: list[LoweredTarget] = []
+    for plan in prepared.targets:
+        if plan.target.format == "cubin":
+            target = lower_target(programs, shared, plan.target, Tuning())
+            new = {name: spec for name, spec in target.specs.items() if spec.function.startswith("linear")}
+            made.append(replace(target, specs={name: spec for name, spec in new.items() if name not in plan.specs}))
+    return tuple(made)
 
 
 def compiled(plans: tuple[LoweredTarget, ...]) -> Mapping[Target, Mapping[str, CompiledKernel]]:
@@ -96,6 +115,29 @@ def test_the_int8_head_runs_on_tensor_cores_with_wide_loads_and_few_instructions
         assert per_weight <= HEAD_BUDGET["bfloat16"], (spec, sm)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_zero_points_neither_spill_nor_take_more_than_the_budget(dtype: str, tmp_path: Path):
+    plans = layers_of(tmp_path, with_zeros, (80, 89, 90), dtype)
+    made = compiled(plans)
+    assert all(dict(spec.types).get("zero") == "*i8" for plan in plans for spec in plan.specs.values())
+    seen = set()
+    for spec, sm, code in products(plans, made):
+        assert code.tensor > 0, (spec, sm)
+        assert code.loads.get(128, 0) >= 8, (spec, sm)
+        if code.loop and sm in BUDGET:
+            assert (code.loop.instructions_per_weight(ROWS) or 9) <= BUDGET[sm], (spec, sm)
+            seen.add(sm)
+    assert seen == {89, 90}
+
+
+def test_int8_layers_compile_for_few_rows_and_for_many(tmp_path: Path):
+    plans = layers_of(tmp_path, as_int8, (80, 90), "bfloat16", "qwen2")  # with biases, and without
+    compiled(plans)
+    for plan in plans:
+        assert {dict(spec.constants)["TILE_M"] for spec in plan.specs.values()} == {8, 32}
+        assert {"bias" in dict(spec.types) for spec in plan.specs.values()} == {False, True}
+
+
 @pytest.mark.parametrize(("head", "embedding"), [("int4", "bf16"), ("bf16", "int8")])
 def test_no_other_form_of_head_or_embedding_spills(head: str, embedding: str, tmp_path: Path):
     plans = lowered(tmp_path, "qwen3_5", FIVE, "bfloat16", lm_head=head, embedding=embedding)
@@ -148,6 +190,15 @@ def test_every_family_compiles_without_spills_for_every_target(family: str, dtyp
     for spec, sm, code in products(plans, made, HEAD):
         if sm in BUDGET and code.loop and dtype != "float32":
             assert (code.loop.instructions_per_weight(ROWS) or 9) <= HEAD_BUDGET[dtype], (spec, sm)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("change", [with_zeros, as_int8])
+def test_every_form_of_layers_compiles_without_spills_for_every_target(change: Change, dtype: str, tmp_path: Path):
+    plans = layers_of(tmp_path, change, (*FIVE, *OTHERS), dtype)
+    made = compiled(plans)
+    assert all(kernel.spills == 0 for kernels in made.values() for kernel in kernels.values())
 
 
 LARGER: dict[str, tuple[str, dict[str, int]]] = {

@@ -33,15 +33,19 @@ class Int4(NamedTuple):
     q: np.ndarray  # int32 [K' / 16, 2 * N']
     scale: np.ndarray  # [K' / 128, N'], NaN for the padding columns
     weight: np.ndarray  # float32 [K, N], by the reference
+    zero: np.ndarray | None = None  # int8 [K' / 128, N']
 
 
-def int4(rng: np.random.Generator, k: int, n: int, scale: np.ndarray, codes: np.ndarray | None = None) -> Int4:
+def int4(
+    rng: np.random.Generator, k: int, n: int, scale: np.ndarray, codes: np.ndarray | None = None, zeros: bool = False
+) -> Int4:
     """Padding is random too: nothing may come of it."""
     deep, wide = -(-k // 128) * 128, -(-n // 64) * 64
     codes = rng.integers(0, 16, (deep, wide)).astype(np.uint8) if codes is None else codes
     q = pack(codes)
     poisoned = permute_scales(np.where(np.arange(wide) < n, scale, np.array(np.nan, scale.dtype)))
-    return Int4(q, poisoned, dequantize(q, permute_scales(scale))[:k, :n])
+    zero = permute_scales(rng.integers(0, 17, scale.shape).astype(np.int8)) if zeros else None
+    return Int4(q, poisoned, dequantize(q, permute_scales(scale), zero)[:k, :n], zero)
 
 
 def signed_powers(rng: np.random.Generator, k: int, n: int) -> np.ndarray:
@@ -58,7 +62,8 @@ def decode(x, weights: Int4, planes: int, tile: int, mma: bool = True, rows: int
     rows, (k, n) = rows or len(x), weights.weight.shape
     y = nans((planes, rows, n), np.float32)
     grid = weights.q.shape[1] // 2 // tile, planes, -(-rows // 8)
-    launch(linear_int4_decode, grid, x, weights.q, weights.scale, y, rows, K=k, N=n, PLANES=planes, TILE=tile, MMA=mma)
+    sizes: dict[str, Any] = {"K": k, "N": n, "PLANES": planes, "TILE": tile, "MMA": mma}
+    launch(linear_int4_decode, grid, x, weights.q, weights.scale, weights.zero, y, rows, **sizes)
     return y
 
 
@@ -67,7 +72,7 @@ def prefill(x, weights: Int4, bias, tile_m: int = 16, tile_n: int = 64, mma: boo
     y = nans((rows, n), x.dtype)
     grid = weights.q.shape[1] // 2 // tile_n, -(-rows // tile_m)
     sizes: dict[str, Any] = {"K": k, "N": n, "TILE_M": tile_m, "TILE_N": tile_n, "MMA": mma}
-    launch(linear_int4_prefill, grid, x, weights.q, weights.scale, bias, y, rows, **sizes)
+    launch(linear_int4_prefill, grid, x, weights.q, weights.scale, weights.zero, bias, y, rows, **sizes)
     return y
 
 
@@ -91,11 +96,12 @@ def int8_weights(rng: np.random.Generator, k: int, n: int, scale: np.ndarray) ->
     return Int8(q, scale, int8.dequantize(q, scale)[:, :k])
 
 
-def eight_bits(x, weights: Int8, dtype=FLOAT32, tile: int = 64, mma: bool = True, rows: int | None = None):
-    rows, (n, k) = rows or len(x), weights.weight.shape
+def eight_bits(x, weights: Int8, dtype=FLOAT32, tile: int = 64, mma: bool = True, bias=None, tile_m: int = 8):
+    rows, (n, k) = len(x), weights.weight.shape
     y = nans((rows, n), dtype)
-    grid = -(-n // tile), -(-rows // 8)
-    launch(linear_int8, grid, x, weights.q, weights.scale, y, rows, K=k, N=n, TILE=tile, MMA=mma)
+    grid = -(-n // tile), -(-rows // tile_m)
+    sizes: dict[str, Any] = {"K": k, "N": n, "TILE_M": tile_m, "TILE": tile, "MMA": mma}
+    launch(linear_int8, grid, x, weights.q, weights.scale, bias, y, rows, **sizes)
     return y
 
 
@@ -106,12 +112,12 @@ def some_tile(weights: Int4, data: st.DataObject) -> int:
 
 @settings(max_examples=20)
 @given(
-    rows=st.integers(1, 17), k=depths, n=widths, planes=st.integers(1, 4), dtype=dtypes, mma=st.booleans(), seed=seeds,
-    data=st.data(),
+    rows=st.integers(1, 17), k=depths, n=widths, planes=st.integers(1, 4), dtype=dtypes, mma=st.booleans(),
+    zeros=st.booleans(), seed=seeds, data=st.data(),
 )  # fmt: skip
-def test_the_planes_of_decode_add_up_to_the_product_exactly(rows, k, n, planes, dtype, mma, seed, data):
+def test_the_planes_of_decode_add_up_to_the_product_exactly(rows, k, n, planes, dtype, mma, zeros, seed, data):
     rng = np.random.default_rng(seed)
-    weights = int4(rng, k, n, signed_powers(rng, k, n))
+    weights = int4(rng, k, n, signed_powers(rng, k, n), zeros=zeros)
     x = whole(rng, rows, k, dtype=dtype)
     y = decode(x, weights, planes, some_tile(weights, data), mma)
     assert np.array_equal(y.astype(np.float64).sum(0), x.astype(np.float64) @ weights.weight)
@@ -120,11 +126,13 @@ def test_the_planes_of_decode_add_up_to_the_product_exactly(rows, k, n, planes, 
 @settings(max_examples=15)
 @given(
     rows=st.integers(1, 33), k=depths, n=widths, tile_m=st.sampled_from([8, 16, 32]), dtype=dtypes, mma=st.booleans(),
-    with_bias=st.booleans(), seed=seeds, data=st.data(),
+    with_bias=st.booleans(), zeros=st.booleans(), seed=seeds, data=st.data(),
 )  # fmt: skip
-def test_prefill_is_the_exact_product_and_bias_rounded_once(rows, k, n, tile_m, dtype, mma, with_bias, seed, data):
+def test_prefill_is_the_exact_product_and_bias_rounded_once(
+    rows, k, n, tile_m, dtype, mma, with_bias, zeros, seed, data
+):
     rng = np.random.default_rng(seed)
-    weights = int4(rng, k, n, signed_powers(rng, k, n))
+    weights = int4(rng, k, n, signed_powers(rng, k, n), zeros=zeros)
     x = whole(rng, rows, k, dtype=dtype)
     bias = whole(rng, n, dtype=BFLOAT16) if with_bias else None
     wanted = x.astype(np.float64) @ weights.weight
@@ -153,17 +161,23 @@ def test_the_dense_product_is_exact_and_rounded_once(rows, k, n, dtypes, tile, b
 
 @settings(max_examples=25)
 @given(
-    rows=st.integers(1, 17), k=depths, n=st.integers(1, 150), x_dtype=dtypes, y_dtype=dtypes,
-    tile=st.sampled_from([32, 64]), mma=st.booleans(), seed=seeds,
+    rows=st.integers(1, 33), k=depths, n=st.integers(1, 150), x_dtype=dtypes, y_dtype=dtypes,
+    tile=st.sampled_from([32, 64]), tile_m=st.sampled_from([8, 32]), mma=st.booleans(), with_bias=st.booleans(),
+    scale_dtype=dtypes, seed=seeds,
 )  # fmt: skip
-def test_the_int8_product_is_exact_and_rounded_once(rows, k, n, x_dtype, y_dtype, tile, mma, seed):
+def test_the_int8_product_is_exact_and_rounded_once(
+    rows, k, n, x_dtype, y_dtype, tile, tile_m, mma, with_bias, scale_dtype, seed
+):
     """Scales are powers of two from 1/4 to 2, so that float32 sums are exact."""
     rng = np.random.default_rng(seed)
     powers = 2.0 ** rng.integers(-2, 2, (n, -(-k // 128)))
-    weights = int8_weights(rng, k, n, powers.astype(BFLOAT16))
+    weights = int8_weights(rng, k, n, powers.astype(scale_dtype))
     x = whole(rng, rows, k, dtype=x_dtype)
+    bias = whole(rng, n, dtype=BFLOAT16) if with_bias else None
     wanted = x.astype(np.float64) @ weights.weight.astype(np.float64).T
-    y = eight_bits(x, weights, y_dtype, tile, mma)
+    if bias is not None:
+        wanted += bias.astype(np.float64)
+    y = eight_bits(x, weights, y_dtype, tile, mma, bias, tile_m)
     assert np.array_equal(y, wanted.astype(np.float32).astype(y_dtype))
 
 
@@ -204,12 +218,51 @@ def test_every_code_in_every_place_of_a_word_is_code_minus_8(dtype: np.dtype, mm
         assert np.array_equal(decode(x, weights, 1, 64, mma)[0], codes[rows] - 8.0)
 
 
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=str)
+def test_every_zero_point_of_every_column_is_subtracted_from_every_code(dtype: np.dtype):
+    """16 lines hold every code in every column, 17 groups every zero point; a plane is a group, of which each row of x
+    picks a line."""
+    k, n = 17 * 128, 64
+    codes = (np.arange(k)[:, None] + np.arange(n)) % 16
+    zeros = (np.arange(17)[:, None] + np.arange(n)) % 17
+    weights = int4(np.random.default_rng(0), k, n, np.ones((17, n), BFLOAT16), codes.astype(np.uint8))
+    weights = weights._replace(zero=permute_scales(zeros.astype(np.int8)))
+    for first in (0, 8):
+        lines = 128 * np.arange(17)[:, None] + first + 17 * np.arange(8)  # one of each residue of 16
+        x = np.zeros((8, k), dtype)
+        np.put_along_axis(x, lines.T, 1, axis=1)
+        assert np.array_equal(decode(x, weights, 17, n), codes[lines] - zeros[:, None].astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=str)
+def test_zero_points_of_8_give_the_bits_of_the_usual_form(dtype: np.dtype):
+    rng = np.random.default_rng(0)
+    usual = int4(rng, 300, 100, normal(rng, (3, 128), BFLOAT16, 0.1))
+    same = usual._replace(zero=np.full((3, 128), 8, np.int8))
+    x, bias = normal(rng, (9, 300), dtype), normal(rng, 100)
+    assert decode(x, same, 2, 128).tobytes() == decode(x, usual, 2, 128).tobytes()
+    assert prefill(x, same, bias).tobytes() == prefill(x, usual, bias).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32], ids=str)
+def test_a_float16_scale_that_no_bfloat16_holds_is_exact(dtype: np.dtype):
+    """One group to a plane: 13 bits times 11 fit into 24."""
+    rng = np.random.default_rng(0)
+    scale = ((1 + 2.0**-10) * 2.0 ** rng.integers(-6, 3, (2, 64))).astype(FLOAT16)
+    weights = int4(rng, 256, 64, scale, zeros=True)
+    x = whole(rng, 3, 256, dtype=dtype)
+    exact = x.astype(np.float64).reshape(3, 2, 128).swapaxes(0, 1) @ weights.weight.astype(np.float64).reshape(
+        2, 128, 64
+    )
+    assert np.array_equal(decode(x, weights, 2, 64), exact)
+
+
 @settings(max_examples=8)
 @given(rows=st.integers(1, 9), dtype=dtypes, scale=dtypes, seed=seeds)
 def test_any_numbers_give_what_the_reference_instructions_give(rows, dtype, scale, seed):
     rng = np.random.default_rng(seed)
     k, n = 300, 100
-    weights = int4(rng, k, n, normal(rng, (3, 128), scale, 0.1))
+    weights = int4(rng, k, n, normal(rng, (3, 128), scale, 0.1), zeros=seed % 2 == 0)
     x, bias, wanted = normal(rng, (rows, k), dtype), normal(rng, n, scale), nans((rows, n), np.float32)
     instructions.linear_int4(x, weights.weight, weights.scale, wanted)
     total = decode(x, weights, 2, 128).sum(0, dtype=np.float32)
@@ -220,8 +273,8 @@ def test_any_numbers_give_what_the_reference_instructions_give(rows, dtype, scal
     instructions.linear(x, weight.astype(np.float32), wanted, bias=bias)
     assert_rounded_once(dense(x, weight, bias, dtype), wanted)
     eight = int8_weights(rng, k, n, np.abs(normal(rng, (n, 3), scale, 0.01)))
-    instructions.linear_int8(x, eight.weight, eight.scale, wanted)
-    assert_rounded_once(eight_bits(x, eight, dtype), wanted)
+    instructions.linear_int8(x, eight.weight, eight.scale, wanted, bias=bias)
+    assert_rounded_once(eight_bits(x, eight, dtype, bias=bias), wanted)
 
 
 @settings(max_examples=6)
@@ -229,6 +282,7 @@ def test_any_numbers_give_what_the_reference_instructions_give(rows, dtype, scal
 def test_a_row_alone_gives_the_bits_that_it_gives_between_rows_of_nan(rows, dtype, mma, seed):
     rng = np.random.default_rng(seed)
     weights, weight = int4(rng, 256, 64, normal(rng, (2, 64), BFLOAT16)), normal(rng, (64, 256), BFLOAT16)
+    imported = int4(rng, 256, 64, normal(rng, (2, 64), FLOAT16), zeros=True)
     eight = int8_weights(rng, 256, 64, normal(rng, (64, 2), BFLOAT16))
     x, row = normal(rng, (rows, 256), dtype), seed % rows
     among = np.full_like(x, np.nan)
@@ -236,8 +290,10 @@ def test_a_row_alone_gives_the_bits_that_it_gives_between_rows_of_nan(rows, dtyp
     for multiply in (
         lambda x: decode(x, weights, 2, 64, mma).swapaxes(0, 1),
         lambda x: prefill(x, weights, None, mma=mma),
+        lambda x: decode(x, imported, 2, 64, mma).swapaxes(0, 1),
         lambda x: dense(x, weight, None, dtype, mma=mma),
         lambda x: eight_bits(x, eight, mma=mma),
+        lambda x: eight_bits(x, eight, mma=mma, tile_m=32),
     ):
         alone = multiply(x[row : row + 1])[0].tobytes()
         assert multiply(x)[row].tobytes() == alone
@@ -291,10 +347,10 @@ def test_nothing_is_loaded_from_x_behind_its_last_row_and_column(rows: int):
     eight, steps = torch.zeros(64, 256, dtype=torch.int8), torch.zeros(64, 2)
     kernels: tuple[Any, ...] = linear_int4_decode, linear_int4_prefill, linear, linear_int8
     with loads() as addresses:
-        kernels[0][1, 1, tiles](memory, q, scale, y, rows, K=k, N=64, PLANES=1, TILE=64, MMA=True)
-        kernels[1][1, tiles](memory, q, scale, None, y, rows, K=k, N=64, TILE_M=8, TILE_N=64, MMA=True)
+        kernels[0][1, 1, tiles](memory, q, scale, None, y, rows, K=k, N=64, PLANES=1, TILE=64, MMA=True)
+        kernels[1][1, tiles](memory, q, scale, None, None, y, rows, K=k, N=64, TILE_M=8, TILE_N=64, MMA=True)
         kernels[2][1, tiles](memory, weight, None, y, rows, K=k, N=64, TILE=64, BLOCK_K=128, MMA=True)
-        kernels[3][1, tiles](memory, eight, steps, y, rows, K=k, N=64, TILE=64, MMA=True)
+        kernels[3][1, tiles](memory, eight, steps, None, y, rows, K=k, N=64, TILE_M=8, TILE=64, MMA=True)
     begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes
     touched = np.unique(np.concatenate(addresses))
     touched = touched[(touched >= begin) & (touched < end)]

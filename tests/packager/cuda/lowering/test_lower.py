@@ -10,7 +10,8 @@ from bundles import ASSETS
 from checkpoints import random_checkpoint
 from packager.commands.headers import write_headers
 from qpack_packager.checkpoint.model_text import ModelText
-from qpack_packager.cuda.lowering.lower import LoweredTarget, shared_of
+from qpack_packager.cuda.lowering.lower import LoweredTarget, lower_target, shared_of
+from qpack_packager.cuda.lowering.tiles import Tuning
 from qpack_packager.cuda.targets import COMMON
 from qpack_packager.prepare import Prepared, prepare
 from qpack_packager.serving import Options
@@ -18,7 +19,8 @@ from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.launch_rules import check_table
 from qpack_schemas.launch_table import Scalar
 from qpack_schemas.manifest import Kernel
-from qpack_schemas.program import KINDS, Kind
+from qpack_schemas.program import KINDS, Buffer, Kind
+from weight_forms import Change, Programs, as_int8, changed, with_zeros
 
 FAMILIES = ("qwen2", "qwen3", "qwen3_5")
 PUBLISHED_LAYERS = {"qwen2": 24, "qwen3": 28, "qwen3_5": 24}  # Qwen2.5-0.5B, Qwen3-0.6B, Qwen3.5-0.8B
@@ -31,6 +33,12 @@ def prepared(model: Path, **options: Any) -> Prepared:
 def published(family: str, tmp_path: Path, **options: Any) -> Prepared:
     layers = PUBLISHED_LAYERS[family]
     return prepared(write_headers(tmp_path / family, family, num_hidden_layers=layers), **options)
+
+
+def in_form(plan: Prepared, change: Change) -> tuple[Programs, dict[str, Buffer], list[LoweredTarget]]:
+    """The plan's programs with layers of another form, and what its targets make of them."""
+    programs, shared = changed(plan.lowered.programs, shared_of(plan.lowered), change)
+    return programs, shared, [lower_target(programs, shared, one.target, Tuning()) for one in plan.targets]
 
 
 def kernel_entries(target: LoweredTarget) -> dict[str, Kernel]:
@@ -81,6 +89,61 @@ def test_the_contract_finds_nothing_wrong_with_a_table(
         for kind in KINDS:
             program, table = plan.lowered.programs[kind], target.tables[kind]
             assert check_table(table, program, shared, kernel_entries(target), plan.serving.buckets, "t") == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("change", [with_zeros, as_int8])
+def test_the_contract_finds_nothing_wrong_with_layers_of_another_form(family: str, change: Change, tmp_path: Path):
+    plan = prepared(random_checkpoint(tmp_path / "model", family), contexts=(64, 200), slots=9, targets=("cuda",))
+    programs, shared, targets = in_form(plan, change)
+    for target in targets:
+        for kind in KINDS:
+            table = target.tables[kind]
+            assert check_table(table, programs[kind], shared, kernel_entries(target), plan.serving.buckets, "t") == []
+
+
+def test_zero_points_change_the_kernels_of_their_layers_and_nothing_else(tmp_path: Path):
+    plan = published("qwen3_5", tmp_path)
+    programs, shared, (target, *_) = in_form(plan, with_zeros)
+    for kind in KINDS:
+        usual, launches = plan.targets[0].tables[kind].launches, target.tables[kind].launches
+        assert target.tables[kind].work == plan.targets[0].tables[kind].work
+        seen = 0
+        for before, after in zip(usual, launches, strict=True):
+            instruction = programs[kind].code[after.code[0]]
+            if "zero" not in instruction.inputs:
+                assert after == before
+                continue
+            spec, seen = target.specs[after.kernel], seen + 1
+            assert spec.types[2:4] == (("scale", "*fp16"), ("zero", "*i8"))
+            assert after.args[:4] == tuple(instruction.inputs[name] for name in ("x", "q", "scale", "zero"))
+            assert shared[instruction.inputs["zero"]].shape == shared[instruction.inputs["scale"]].shape
+        assert seen > 4 * PUBLISHED_LAYERS["qwen3_5"] - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_int8_layers_leave_whole_values_with_their_bias_added(kind: Kind, tmp_path: Path):
+    """As dense layers do: nobody reads planes, and nobody else adds a bias."""
+    programs, _, (target, *_) = in_form(published("qwen2", tmp_path), as_int8)
+    program, table = programs[kind], target.tables[kind]
+    layers = [one for one in table.launches if program.code[one.code[0]].inputs.get("q", "").endswith("int8.q")]
+    assert len(layers) == 4 * PUBLISHED_LAYERS["qwen2"]
+    biases: set[str] = set()
+    for launch in layers:
+        instruction, spec = program.code[launch.code[0]], target.specs[launch.kernel]
+        tile = 32 if kind == "prefill" else 8
+        assert spec.function == "linear.linear_int8"
+        assert dict(spec.constants)["TILE_M"] == tile
+        assert launch.grid[1] == f"R/{tile}"
+        y = instruction.outputs["y"]
+        assert (table.work[y].dtype, table.work[y].shape) == (program.activation, program.buffers[y].shape)
+        if bias := instruction.inputs.get("bias"):
+            assert bias in launch.args
+            biases.add(bias)
+    others = [one for one in table.launches if one not in layers]
+    assert len(biases) == PUBLISHED_LAYERS["qwen2"]
+    assert not any(biases & {str(arg) for arg in launch.args} for launch in others)
+    assert all(dict(target.specs[one.kernel].constants).get("PLANES", 0) == 0 for one in others)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
