@@ -65,6 +65,10 @@ def _summary(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
     yield from wrapped("quantized", f"{counted(counts['quantized'], 'tensor')} {_scheme(bundle)}{error}")
     yield from rule_lines(quant.get("rules", []))
     yield from vocabulary_lines(quant, tied=manifest["model"]["tied_embeddings"])
+    if quality := manifest.get("quality"):
+        limits = {"perplexity ratio": quality["gate"]["max_ppl_ratio"], "mean KL": quality["gate"]["max_kl"]}
+        asked = ", ".join(f"{what} up to {limit:g}" for what, limit in limits.items() if limit is not None)
+        yield from wrapped("gate", f"{'passed' if quality['passed'] else 'missed'}: {asked}")
     yield from wrapped("kept", f"{counted(counts['kept'], 'tensor')} unquantized")
     dropped = ", ".join(f"{rule['glob']} ({rule['tensors']})" for rule in quant["dropped"]) or "none"
     yield from wrapped("dropped", dropped)

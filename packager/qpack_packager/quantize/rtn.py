@@ -11,7 +11,6 @@ import numpy as np
 from qpack_packager.quantize.groups import Groups, Quantized, in_blocks, round_up, widened
 
 GRID = 1 + np.arange(8) / 32  # multiples of the smallest scale
-MOST = np.float32(7)
 
 
 def quantize(weight: np.ndarray) -> Quantized:
@@ -28,12 +27,9 @@ def _block(groups: Groups) -> Quantized:
     in_units, errors = groups.in_units(scales), np.empty_like(scales)
     for step, candidate in enumerate(in_units):
         wide = widened(candidate)
-        steps = groups.whole_steps(wide)
-        if step == 0:  # 7.5 steps, which round to 8, are in reach of no larger scale, and -8.5 round to -8
-            np.minimum(steps, MOST, out=steps)
-        errors[step] = groups.squared_error(steps, wide)
+        errors[step] = groups.squared_error(groups.whole_steps(wide), wide)
     best = errors.argmin(0), np.arange(errors.shape[1])
-    steps = groups.whole_steps(widened(in_units[best]))
-    np.minimum(steps, MOST, out=steps)
+    steps = groups.whole_steps(widened(in_units[best]))  # from -8 to 8: exactly 7.5 are 8, as far from it as 7 is
+    np.minimum(steps, np.float32(7), out=steps)
     steps += 8
     return groups.quantized(steps.astype(np.uint8), scales[best], errors[best])

@@ -1,0 +1,92 @@
+"""A bundle that misses its gate is not written; what is measured of one that passes is no part of it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bundles import ASSETS
+from qpack_packager.cli import main
+from qpack_schemas.bundle import open_bundle
+
+MODEL = ASSETS / "tiny-qwen3"
+FLAGS = ("--batch", "1,4", "--context", "64", "--prefill", "16")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "held out.txt"
+    path.write_text((MODEL / "eval.txt").read_text(encoding="utf-8")[:3000], encoding="utf-8")
+    return path
+
+
+def build(output: Path, *flags: str | Path) -> Result:
+    return CliRunner().invoke(main, ["build", str(MODEL), "-o", str(output), *FLAGS, *map(str, flags)])
+
+
+def test_a_bundle_that_passes_says_so_and_its_numbers_lie_beside_it(tmp_path: Path, text: Path):
+    result = build(tmp_path / "bundle", "--eval", text, "--max-ppl-ratio", "1.1", "--max-kl", "0.1")
+    assert result.exit_code == 0, result.output
+    bundle = open_bundle(tmp_path / "bundle")
+    said = bundle.manifest["quality"]
+    measured = json.loads((tmp_path / "bundle" / "quality.json").read_text(encoding="utf-8"))
+    assert said["passed"] is True
+    assert said["gate"] == {"max_ppl_ratio": 1.1, "max_kl": 0.1}
+    assert (said["text_sha256"], said["tokens"]) == (measured["text_sha256"], measured["tokens"])
+    assert 0 < measured["kl_mean"] < 0.1
+    assert (tmp_path / "bundle" / "quality.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert not {"quality.json", "quality.html"} & {entry["path"] for entry in bundle.manifest["files"]}
+    for name in ("quality.json", "quality.html"):
+        (tmp_path / "bundle" / name).unlink()
+    assert open_bundle(tmp_path / "bundle").bundle_id == bundle.bundle_id
+
+
+@pytest.mark.parametrize(("flag", "limit"), [("--max-kl", "0.0001"), ("--max-ppl-ratio", "0.9")])
+def test_a_bundle_that_misses_its_gate_leaves_nothing(flag: str, limit: str, tmp_path: Path, text: Path):
+    result = build(tmp_path / "bundle", "--eval", text, flag, limit)
+    assert result.exit_code == 3
+    assert "missed its gate" in result.stderr
+    assert f"the gate allows {limit}" in result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_is_kept_on_request_and_says_that_it_missed(tmp_path: Path, text: Path):
+    result = build(tmp_path / "bundle", "--eval", text, "--max-kl", "0.0001", "--keep-failed")
+    assert result.exit_code == 3
+    assert os.listdir(tmp_path) == ["bundle"]
+    assert open_bundle(tmp_path / "bundle").manifest["quality"]["passed"] is False
+    assert "missed" in CliRunner().invoke(main, ["inspect", str(tmp_path / "bundle")]).stdout
+
+
+def test_without_limits_it_is_measured_and_the_manifest_is_as_without(tmp_path: Path, text: Path):
+    assert build(tmp_path / "measured", "--eval", text).exit_code == 0
+    assert build(tmp_path / "plain").exit_code == 0
+    assert (tmp_path / "measured" / "quality.json").exists()
+    assert open_bundle(tmp_path / "measured").bundle_id == open_bundle(tmp_path / "plain").bundle_id
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--max-kl", "0.1"), "a gate needs a text"),
+        (("--keep-failed",), "a gate needs a text"),
+        (("--eval", "absent.txt"), "absent.txt: is no file"),
+        (("--eval", str(MODEL / "eval.txt"), "--max-kl", "-1"), "--max-kl -1"),
+        (("--method", "gptq"), "--method gptq and --calibration FILE go together"),
+        (("--calibration", "x.txt"), "--method gptq and --calibration FILE go together"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(flags: tuple[str, ...], says: str, tmp_path: Path):
+    result = build(tmp_path / "bundle", *flags)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_recipe_sets_the_gate(tmp_path: Path, text: Path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"eval: {json.dumps(str(text))}\nmax_kl: 0.0001\n", encoding="utf-8")
+    assert build(tmp_path / "out" / "bundle", "--recipe", recipe).exit_code == 3
+    assert build(tmp_path / "out" / "bundle", "--recipe", recipe, "--max-kl", "0.1").exit_code == 0
