@@ -172,6 +172,14 @@ def io_far_away(draft: Draft) -> str:
     return "manifest.json#/memory/io_bytes"
 
 
+def zeros_of_another_form(draft: Draft) -> str:
+    _, instruction = draft.find("linear_int4")
+    scale = draft.manifest["tensors"][instruction["inputs"]["scale"]]
+    draft.manifest["tensors"]["some.zero"] = {**scale, "dtype": "int8", "form": "int8_codes"}
+    draft.edit("linear_int4", "inputs", "zero", "some.zero")
+    return "manifest.json#/tensors/some.zero/form"
+
+
 BROKEN: dict[str, tuple[Change, str]] = {
     # placement
     "live values on one place": (onto("0.post.x", "0.post.h"), "overlaps '0.post.h' while both are live"),
@@ -227,6 +235,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
         manifest("tensors/embed.scale/form", "marlin_scales"),
         "linear_int8.scale reads it as 'int8_scales'",
     ),
+    "zero points of another form": (zeros_of_another_form, "linear_int4.zero reads it as 'marlin_zeros'"),
     "int4 read as int8": (manifest("tensors/layers.0.mlp.down.q/form", "int8_codes"), "reads it as 'marlin_codes'"),
     "dense read as a table": (manifest("tensors/norm.weight/form", "rope_table"), "reads it as 'dense'"),
     "head of another form": (manifest("quant/lm_head", "int4"), "is 'int4', the programs have 'int8'"),

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -235,16 +236,20 @@ def test_scratch_belongs_to_an_output_of_its_own_run(name: str):
     )
 
 
-def test_the_bias_of_planes_is_added_by_the_reader_and_by_nobody_else():
+@pytest.mark.parametrize("op", ["linear_int4", "linear_int8"])
+def test_the_bias_of_planes_is_added_by_the_reader_and_by_nobody_else(op: str):
+    code = tuple(replace(one, op=op) if one.op == "linear_int4" else one for one in PROGRAM.code)
+    program = replace(PROGRAM, code=code)
+    assert findings(TABLE, program) == []
     forgotten = copy.deepcopy(TABLE)
     forgotten["launches"][2]["args"][1] = "up"  # of the right type, so that only the rule of operands can tell
-    assert [str(f) for f in findings(forgotten)] == [
+    assert [str(f) for f in findings(forgotten, program)] == [
         f"{W}#/launches/2: none of the launches of instructions 3 to 3 (silu_mul) names their operand 'up.bias'"
     ]
     kernels = {**KERNELS, "linear": kernel(["h", "up.q", "up.scale", "up", "up.bias"])}
     twice = copy.deepcopy(TABLE)
     twice["launches"][1]["args"][4] = "up.bias"
-    found = check_table(LaunchTable.from_json(twice), PROGRAM, SHARED, kernels, BUCKETS, W)
+    found = check_table(LaunchTable.from_json(twice), program, SHARED, kernels, BUCKETS, W)
     assert [f.where for f in found] == [f"{W}#/launches/1/args/4"]
 
 

@@ -183,6 +183,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "int8 table with fewer scales": (reshape("embed_int8", {"embed.scale": [511, 1]}), "dimension V is 511, not 512"),
     "half the values": (reshape("silu_mul", {"0.mlp.act": ["R", 192]}), "dimension 2*I is 768, not 384"),
     "codes of fewer inputs": (edit("linear_int4", "inputs", "q", "layers.0.mlp.down.q"), "K^128/16 is 24, not 8"),
+    "zero points as floats": (
+        edit("linear_int4", "inputs", "zero", "layers.0.delta.qkvz.scale"),
+        "zero is bfloat16, not int8",
+    ),
+    "zero points of int8 codes": (edit("linear_int4", "inputs", "zero", "embed.q"), "zero: dimension K^128/128 is 512"),
     "scales of fewer outputs": (reshape("linear_int4", {"layers.0.delta.qkvz.scale": [1, 320]}), "is 320, not 384"),
     "few parameters": (reshape("sample", {"sampling.ints": [5, 5]}), "ints: dimension 6 is 5, not 6"),
     "few biases": (reshape("sample", {"sampling.bias_ids": [5, 256]}), "bias_ids: dimension 512 is 256"),

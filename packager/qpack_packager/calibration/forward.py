@@ -22,6 +22,7 @@ class StreamedModel:
     """Hidden states between the layers lie in files of `folder`, which the caller owns."""
 
     def __init__(self, checkpoint: Checkpoint, folder: Path):
+        transformers.logging.set_verbosity_error()  # it advises kernels for GPUs
         self.checkpoint, self.folder = checkpoint, folder
         document: Any = checkpoint.config_document
         sizes = document.get("text_config") or document

@@ -6,7 +6,7 @@ from statistics import median
 from qpack_packager.commands.typeset import columns, percent
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.errors import Finding, InputError, IntegrityError
-from qpack_schemas.strict_json import load_text, parse_strict
+from qpack_schemas.strict_json import JsonValue, load_text, parse_strict
 
 QUANT_LOG = "quant_log.jsonl"
 
@@ -22,8 +22,19 @@ class SourceError:
 
 
 @dataclass(frozen=True)
+class OutputError:
+    """Of what a calibrated module gives on the calibration text: rms(as stored - as in the source) / rms(source)."""
+
+    module: str
+    relative: float
+    rounded_to_nearest: float  # what it would have been
+    fallback: str | None  # why the module was rounded to nearest all the same
+
+
+@dataclass(frozen=True)
 class QuantErrors:
     worst_first: tuple[SourceError, ...]  # not empty
+    outputs: tuple[OutputError, ...] = ()  # of calibrated modules, in the order of the log
 
     @property
     def median(self) -> float:
@@ -55,7 +66,9 @@ def read_quant_errors(bundle: Bundle) -> QuantErrors | None:
         return None
     try:
         lines = load_text(bundle.path / QUANT_LOG).splitlines()
-        sources = [source for line in lines for source in _read_line(line)]
+        modules = [parse_strict(line, QUANT_LOG) for line in lines]
+        sources = [source for module in modules for source in _sources(module)]
+        outputs = tuple(_output(module) for module in modules if module.get("output_error") is not None)
     except (InputError, KeyError, TypeError, ValueError):
         raise IntegrityError(
             "the bundle is damaged (1 finding):",
@@ -64,12 +77,17 @@ def read_quant_errors(bundle: Bundle) -> QuantErrors | None:
             remedy="copy or build the bundle again",
         ) from None
     sources.sort(key=lambda source: (-source.relative_rms_error, source.tensor, source.part))
-    return QuantErrors(tuple(sources)) if sources else None
+    return QuantErrors(tuple(sources), outputs) if sources else None
 
 
-def _read_line(line: str) -> list[SourceError]:
-    module = parse_strict(line, QUANT_LOG)
+def _sources(module: JsonValue) -> list[SourceError]:
     bits = int(module["bits"])
     return [
         SourceError(str(s["tensor"]), str(s["part"]), bits, float(s["relative_rms_error"])) for s in module["sources"]
     ]
+
+
+def _output(module: JsonValue) -> OutputError:
+    relative, nearest = float(module["output_error"]), float(module["rtn_output_error"])
+    reason = module["fallback"]
+    return OutputError(str(module["module"]), relative, nearest, None if reason is None else str(reason))

@@ -1,13 +1,12 @@
 """`qpack inspect --format html`: everything about a bundle on one page that can be mailed, printed and kept."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 from qpack_packager.commands.quant_errors import QuantErrors, read_quant_errors
 from qpack_packager.commands.sections import model_text, scheme_text
 from qpack_packager.pages.memory import ARENAS, arena_parts, arenas, largest, layer_maps, work_maps
+from qpack_packager.pages.quality import Measured, read_quality
 from qpack_packager.pages.quantization import WORST, error_figures, fates, name_of
 from qpack_packager.pages.render import render
 from qpack_packager.pages.speed import decode_launches, device_speeds, roofline, seconds_text
@@ -15,10 +14,6 @@ from qpack_packager.pages.targets import launch_figure, target_facts
 from qpack_packager.pages.traffic import decode_steps, traffic_figures
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_files import MANIFEST
-from qpack_schemas.errors import InputError
-from qpack_schemas.strict_json import JsonValue, load_strict
-
-QUALITY = "quality.json"  # beside the manifest, once the bundle has been evaluated
 
 
 def report(path: Path) -> str:
@@ -27,18 +22,7 @@ def report(path: Path) -> str:
     return inspect_page(bundle, read_quality(path))
 
 
-def read_quality(path: Path) -> Mapping[str, JsonValue] | None:
-    """What an evaluation measured, or None if there was none."""
-    file = path / QUALITY
-    if not file.is_file():
-        return None
-    document = load_strict(file)
-    if not isinstance(document, dict):
-        raise InputError("is not a JSON object", where=str(file), remedy="evaluate the bundle again")
-    return cast(Mapping[str, JsonValue], document)
-
-
-def inspect_page(bundle: Bundle, quality: Mapping[str, JsonValue] | None) -> str:
+def inspect_page(bundle: Bundle, quality: Measured | None) -> str:
     """The page, in which only the bundle and its path are told: the same bundle gives the same bytes."""
     manifest, errors = bundle.manifest, read_quant_errors(bundle)
     files = {MANIFEST: (bundle.path / MANIFEST).stat().st_size}
@@ -46,7 +30,6 @@ def inspect_page(bundle: Bundle, quality: Mapping[str, JsonValue] | None) -> str
     parts, steps = arena_parts(bundle), decode_steps(bundle)
     speeds = device_speeds(bundle, steps)
     targets = target_facts(bundle)
-    said = cast(Mapping[str, JsonValue], manifest)
     return render(
         "inspect.html.jinja",
         bundle=bundle,
@@ -75,8 +58,8 @@ def inspect_page(bundle: Bundle, quality: Mapping[str, JsonValue] | None) -> str
         worst=[(name_of(source), source) for source in errors.worst_first[:WORST]] if errors else [],
         targets=targets,
         launch_figure=launch_figure(targets[0]) if targets else None,
-        gate=said.get("quality"),
-        quality=list(_measured(quality)) if quality is not None else None,
+        gate=manifest.get("quality"),
+        quality=quality,
     )
 
 
@@ -84,12 +67,3 @@ def _layer_median(errors: QuantErrors) -> tuple[int, float]:
     """Of the fewest bits that are used: how many those are, and the median of their relative errors."""
     bits = min(source.bits for source in errors.worst_first)
     return bits, median(source.relative_rms_error for source in errors.worst_first if source.bits == bits)
-
-
-def _measured(document: JsonValue, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every single value of an evaluation under the path that leads to it; lists, such as histograms, are left out."""
-    if isinstance(document, Mapping):
-        for key, value in cast(Mapping[str, JsonValue], document).items():
-            yield from _measured(value, f"{name} {key}".strip())
-    elif not isinstance(document, list):
-        yield name.replace("_", " "), f"{document:.6g}" if isinstance(document, float) else str(document)

@@ -21,8 +21,13 @@ OTHER = (7, "tokens, slots, positions")
 def layer_of(instruction: Instruction) -> int | None:
     """The number of its layer; None before the first one and behind the last."""
     names = [*instruction.outputs.values(), *instruction.updates.values()]
-    found = [match for name in names if (match := _LAYER.match(name))]
-    return int(found[0][1]) if found else None
+    return next((number for name in names if (number := layer_in(name)) is not None), None)
+
+
+def layer_in(name: str) -> int | None:
+    """The layer that the name of a buffer or a module begins with."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else None
 
 
 def within_layer(buffer: str) -> str:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from statistics import median
 
-from qpack_packager.commands.quant_errors import QuantErrors, SourceError
+from qpack_packager.commands.quant_errors import OutputError, QuantErrors, SourceError
 from qpack_packager.commands.typeset import counted, percent
-from qpack_packager.pages.axes import linear, within
+from qpack_packager.pages.axes import Axis, linear, within
 from qpack_packager.pages.charts import Bar, Part, Point, Series, Stack, bars, scatter, stacked_bars
-from qpack_packager.pages.layers import ROLES
+from qpack_packager.pages.layers import ROLES, layer_in, role_of
 from qpack_packager.pages.render import Figure
 from qpack_schemas.manifest import Quant
 
@@ -36,10 +36,53 @@ def fates(quant: Quant) -> Figure:
 
 
 def error_figures(errors: QuantErrors) -> list[Figure]:
-    """By layer and by kind of projection."""
+    """What calibrated modules give, if there are any; the weights by layer and by kind of projection."""
     placed = [(source, found) for source in errors.worst_first if (found := _PROJECTION.fullmatch(source.tensor))]
-    figures = [_by_kind(errors.worst_first)]
-    return [_by_layer([(source, int(found[1])) for source, found in placed]), *figures] if placed else figures
+    outputs = [(output, layer) for output in errors.outputs if (layer := layer_in(output.module)) is not None]
+    return [
+        *([_outputs(outputs)] if outputs else []),
+        *([_by_layer([(source, int(found[1])) for source, found in placed])] if placed else []),
+        _by_kind(errors.worst_first),
+    ]
+
+
+def _outputs(outputs: Sequence[tuple[OutputError, int]]) -> Figure:
+    within_a_layer: dict[int, list[OutputError]] = {}
+    for output, layer in outputs:
+        within_a_layer.setdefault(layer, []).append(output)
+    groups: dict[tuple[int, str], list[Point]] = {}
+    for layer, held in within_a_layer.items():
+        for x, output in zip(_side_by_side(layer, len(held)), held, strict=True):
+            for error, how in ((output.rounded_to_nearest, "rounded to nearest"), (output.relative, "as stored")):
+                reason = f"; {output.fallback}" if output.fallback else ""
+                title = f"{output.module}, {how}: {100 * error:.2f} %{reason}"
+                point = Point(x, 100 * error, title, hollow=how != "as stored")
+                groups.setdefault(role_of(output.module), []).append(point)
+    gains = [output.relative / output.rounded_to_nearest for output, _ in outputs if output.rounded_to_nearest]
+    values = [100 * error for output, _ in outputs for error in (output.relative, output.rounded_to_nearest)]
+    return Figure(
+        "Error of what each layer gives",
+        scatter(
+            f"Relative error of the outputs of {counted(len(outputs), 'calibrated module')}",
+            [Series(colour, points) for (colour, _), points in sorted(groups.items())],
+            _layers(outputs),
+            linear(values, "{:g} %".format, "rms on the calibration text, relative to the outputs"),
+            height=220,
+        ),
+        f"In the median, calibration leaves {percent(median(gains or [1.0]))} of the error of rounding to nearest "
+        "(hollow): it makes weights less exact where that makes outputs more so.",
+        sorted(groups),
+    )
+
+
+def _side_by_side(layer: int, count: int) -> list[float]:
+    """Where `count` points of a layer stand, so that all can be seen."""
+    return [layer + 0.7 * ((place + 0.5) / count - 0.5) for place in range(count)]
+
+
+def _layers(placed: Sequence[tuple[object, int]]) -> Axis:
+    last = max(layer for _, layer in placed)
+    return within(-0.5, last + 0.5, "{:,.0f}".format, "layer", count=8, whole=True)
 
 
 def _by_layer(sources: Sequence[tuple[SourceError, int]]) -> Figure:
@@ -47,10 +90,10 @@ def _by_layer(sources: Sequence[tuple[SourceError, int]]) -> Figure:
     within_a_layer: dict[int, list[SourceError]] = {}
     for source, layer in sources:
         within_a_layer.setdefault(layer, []).append(source)
-    for layer, held in within_a_layer.items():  # side by side, so that all can be seen
-        for place, source in enumerate(sorted(held, key=lambda source: (_group(source), source.tensor, source.part))):
+    for layer, held in within_a_layer.items():
+        held.sort(key=lambda source: (_group(source), source.tensor, source.part))
+        for x, source in zip(_side_by_side(layer, len(held)), held, strict=True):
             title = f"{name_of(source)}: {100 * source.relative_rms_error:.2f} % in int{source.bits}"
-            x = layer + 0.7 * ((place + 0.5) / len(held) - 0.5)
             groups.setdefault(_group(source), []).append(Point(x, 100 * source.relative_rms_error, title))
     last = max(layer for _, layer in sources)
     worst, where = sources[0]
@@ -60,7 +103,7 @@ def _by_layer(sources: Sequence[tuple[SourceError, int]]) -> Figure:
         scatter(
             f"Relative error of {counted(len(sources), 'tensor')} in {counted(last + 1, 'layer')}",
             [Series(colour, points) for (colour, _), points in sorted(groups.items())],
-            within(-0.5, last + 0.5, "{:,.0f}".format, "layer", count=8, whole=True),
+            _layers(sources),
             linear(values, "{:g} %".format, "rms of what was lost, relative to the weights"),
             height=220,
         ),
@@ -90,7 +133,7 @@ def _by_kind(sources: Sequence[SourceError]) -> Figure:
     return Figure(
         "Error by kind of tensor",
         bars("Median relative error of each kind of tensor", rows),
-        "Medians; the thin line goes from the best to the worst layer.",
+        "Medians; the dark band goes from the best layer to the worst.",
     )
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ print(json.dumps((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) *
 @pytest.mark.nightly
 def test_memory_is_that_of_one_layer_however_many_there_are(tmp_path: Path):
     """Each layer is 48 MiB of float32."""
-    sizes = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 8, "head_dim": 128}
+    sizes: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 8, "head_dim": 128}
     layer = 4 * 1024 * (2 * 1024 + 2 * 256 + 3 * 3072)
     peaks = dict[int, int]()
     for depth in (2, 12):

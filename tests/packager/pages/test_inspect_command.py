@@ -4,20 +4,18 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from qpack_packager.cli import main
-from qpack_packager.pages.inspect_page import inspect_page, read_quality, report
+from qpack_packager.pages.inspect_page import report
 from qpack_schemas.bundle import open_bundle
-from qpack_schemas.errors import InputError, IntegrityError
-from qpack_schemas.manifest import Manifest
+from qpack_schemas.errors import IntegrityError
 
-from .conftest import BundleOf, Show
+from .conftest import BundleOf
 
 
 def test_the_same_bundle_gives_the_same_bytes(bundle_of: BundleOf, tmp_path: Path):
@@ -38,29 +36,6 @@ def test_the_same_bundle_gives_the_same_bytes(bundle_of: BundleOf, tmp_path: Pat
     assert pages[0] == pages[1]
     assert str(tmp_path).encode() not in pages[0]
     assert b'<span class="path">bundle</span>' in pages[0]
-
-
-def test_a_measured_quality_is_shown(show: Show, bundle_of: BundleOf):
-    bundle = open_bundle(bundle_of("tiny-qwen3"), digests=False)
-    gate = {"gate": {"max_ppl_ratio": 1.05, "max_kl": None}, "text_sha256": "ab" * 32, "tokens": 4096, "passed": False}
-    gated = replace(bundle, manifest=cast(Manifest, bundle.manifest | {"quality": gate}))
-    measured = {"perplexity": 12.345678, "modes": {"exact": {"kl_mean": 0.00123}}, "kl_histogram": [1, 2], "ok": "<b>"}
-    section = show(inspect_page(gated, measured)).locator("#quality")
-    assert section.locator(".verdict").inner_text() == "The gate was missed."
-    facts = section.locator("dl > div").evaluate_all(
-        "(all) => Object.fromEntries(all.map((one) => [...one.children].map((part) => part.textContent)))"
-    )
-    assert facts == {
-        "max ppl ratio": "1.05", "max kl": "no limit", "tokens": "4,096", "text": "ab" * 32, "perplexity": "12.3457",
-        "modes exact kl mean": "0.00123", "ok": "<b>",
-    }  # fmt: skip
-
-
-def test_a_quality_file_that_is_none_is_an_error(bundle_of: BundleOf, tmp_path: Path):
-    assert read_quality(bundle_of("tiny-qwen3")) is None
-    (tmp_path / "quality.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(InputError, match="not a JSON object"):
-        read_quality(tmp_path)
 
 
 def inspect(*arguments: str | Path) -> Any:

@@ -68,7 +68,7 @@ class CompressedTensors:
         shape = parts["weight_shape"]
         shape.expect((2,), "int64", "int32")
         lines, columns = (int(size) for size in shape.read())
-        if lines != parts["weight_packed"].shape[0]:
+        if lines != parts["weight_packed"].shape[0] or columns < 1:
             raise InputError(
                 f"says [{lines}, {columns}]; {parts['weight_packed'].source_name!r} has "
                 f"{parts['weight_packed'].shape[0]} lines",

@@ -56,7 +56,7 @@ class Gptq:
         )  # fmt: skip
 
     def _check_bits(self, zeros: SourceTensor, lines: int) -> None:
-        bits = 32 * zeros.shape[1] // lines if len(zeros.shape) == 2 and lines else BITS
+        bits = 32 * zeros.shape[1] // lines
         if bits != BITS:
             raise UnsupportedError(
                 f"has room for zeros of {bits} bits; only {BITS} are read",

@@ -15,6 +15,8 @@ NEEDED = {
     "compressed-tensors": ("weight_packed", "weight_scale", "weight_shape"),
     "fp8": ("weight",),
 }  # by format
+CODES = ("qweight", "weight_packed", "weight")  # of which each weight has one
+MATRICES = {"qzeros", "scales", *CODES}
 OPTIONAL = {"g_idx", "weight_zero_point", "weight_g_idx", *fp8.SCALES}
 UNUSED = {"input_scale", "activation_scale"}  # of activations, which qpack does not round
 _KNOWN = {part for parts in NEEDED.values() for part in parts} - {"weight"} | OPTIONAL | UNUSED
@@ -37,14 +39,17 @@ def take_apart(raw: Mapping[str, SourceTensor]) -> tuple[dict[str, SourceTensor]
 
 def find_format(stem: str, parts: Parts) -> str:
     """How a weight is stored. Raises InputError if a part is absent, UnsupportedError for other formats."""
+    if not parts.keys() & set(CODES):
+        raise _unknown(main_part(parts))
+    _check_matrices(parts)
     if "qweight" in parts:
         found = _gptq_or_awq(parts)
     elif "weight_packed" in parts:
         found = "compressed-tensors"
-    elif "weight" in parts and parts["weight"].dtype == fp8.DTYPE:
+    elif parts["weight"].dtype == fp8.DTYPE:
         found = "fp8"
     else:
-        raise _unknown(main_part(parts))
+        raise _unknown(parts["weight"])
     absent = [part for part in NEEDED[found] if part not in parts]
     if found == "fp8" and len(set(fp8.SCALES) & parts.keys()) != 1:
         absent = [f"one of {' and '.join(fp8.SCALES)}"]
@@ -57,9 +62,19 @@ def find_format(stem: str, parts: Parts) -> str:
     return found
 
 
+def _check_matrices(parts: Parts) -> None:
+    for part in sorted(MATRICES & parts.keys()):
+        if len(parts[part].shape) != 2 or 0 in parts[part].shape:
+            raise InputError(
+                f"has shape {list(parts[part].shape)}, expected two sizes of at least 1",
+                where=parts[part].where,
+                remedy="the checkpoint is damaged; download it again",
+            )
+
+
 def main_part(parts: Parts) -> SourceTensor:
     """The one that a message names for all."""
-    named = [parts[part] for part in ("qweight", "weight_packed", "weight") if part in parts]
+    named = [parts[part] for part in CODES if part in parts]
     return (named or list(parts.values()))[0]
 
 

@@ -19,14 +19,14 @@ STAGES = tl.constexpr(3)  # groups of a program in flight: two arrive while one 
 
 
 @triton.jit
-def _zero_points(zeros, EIGHT: tl.constexpr, BITS: tl.constexpr, SHIFT: tl.constexpr, dtype: tl.constexpr):
+def _zero_points(zeros, EIGHT: tl.constexpr, BITS: tl.constexpr, dtype: tl.constexpr):
     """What `_pair` subtracts from codes in the mantissa of BITS, a power of two: zero points in the same place, dtype
     [1, 2 * TILE, 1], or EIGHT if there are none."""
     if zeros is None:
         return EIGHT
     else:
         integers: tl.constexpr = tl.int32 if dtype == tl.float32 else tl.int16
-        return ((zeros.to(integers) << SHIFT) | BITS).to(dtype, bitcast=True)[:, :, None]
+        return (zeros.to(integers) | BITS).to(dtype, bitcast=True)[:, :, None]
 
 
 @triton.jit
@@ -37,24 +37,22 @@ def _pair(words, BIT: tl.constexpr, R, zeros, dtype: tl.constexpr):  # -> dtype 
         low = ((words >> BIT) & 0xF) | 0x4B000000  # 2**23 + q
         high = ((words >> (BIT + 16)) & 0xF) | 0x4B000000
         pair = tl.join(low, high).to(tl.float32, bitcast=True)
-        return pair - _zero_points(zeros, 8388616.0, 0x4B000000, 0, dtype)
+        return pair - _zero_points(zeros, 8388616.0, 0x4B000000, dtype)
     else:
         # R is positive, so these are 0 and 1. The compiler does not know it, and so takes one instruction to mask a
         # code and set the exponent, and one for both subtractions: 1.5 per weight in all instead of 2.0.
         zero = R >> 31
         one = (zero + 1).to(tl.float32).to(dtype)
-        if dtype == tl.float16:
-            mask: tl.constexpr = 0x000F000F << BIT % 8
-            words = (words >> BIT // 8 * 8) & mask | (0x64006400 + zero)  # 1024 + q, or 1024 + 16 q
-        else:
-            words = (words >> BIT) & 0x000F000F | (0x43004300 + zero)  # 128 + q
+        # A float16 holds codes that were not shifted, too. Zero points would then take twice the registers.
+        SHIFTED: tl.constexpr = BIT // 8 * 8 if dtype == tl.float16 and zeros is None else BIT
+        POWER: tl.constexpr = 0x6400 if dtype == tl.float16 else 0x4300
+        mask: tl.constexpr = 0x000F000F << (BIT - SHIFTED)
+        words = (words >> SHIFTED) & mask | (POWER * 0x10001 + zero)  # 1024 + q, or 1024 + 16 q; 128 + q
         pair = tl.join((words & 0xFFFF).to(tl.int16), (words >> 16).to(tl.int16)).to(dtype, bitcast=True)
-        if dtype == tl.bfloat16:
-            return pair * one - _zero_points(zeros, 136.0, 0x4300, 0, dtype)
-        elif BIT % 8 == 0:
-            return pair * one - _zero_points(zeros, 1032.0, 0x6400, 0, dtype)
+        if SHIFTED != BIT:
+            return pair * 0.0625 - 72.0
         else:
-            return pair * 0.0625 - _zero_points(zeros, 72.0, 0x5400, 4, dtype)  # 64 + q, whose last place is 1/16
+            return pair * one - _zero_points(zeros, 1032.0 if dtype == tl.float16 else 136.0, POWER, dtype)
 
 
 @triton.jit

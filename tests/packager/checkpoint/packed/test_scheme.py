@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkpoints import TINY_QWEN3, TINY_QWEN3_5, published_form, read_config, read_tensors, write_checkpoint
 from packed_checkpoints import AWQ_CONFIG, GPTQ_CONFIG, awq, gptq, packed_checkpoint, quantize
@@ -96,6 +98,31 @@ def test_what_is_dropped_may_be_stored_in_any_way(tmp_path: Path):
     odd = {f"mtp.layers.0.mlp.up_proj.{part}": np.ones((3, 5), np.int32) for part in ("qweight", "scales")}
     path, _ = packed_checkpoint(tmp_path / "model", published, GPTQ_CONFIG, gptq, changes=odd)
     assert "mtp.layers.0.mlp.up_proj.qweight" in Checkpoint.open(ModelText(path)).tensors
+
+
+NAMES = ("qweight", "qzeros", "scales", "g_idx", "weight", "weight_scale", "weight_scale_inv", "weight_packed",
+         "weight_shape", "weight_zero_point", "weight_g_idx")  # fmt: skip
+KINDS = ("int32", "int64", "float16", "bfloat16", "float32", "float8_e4m3fn")
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 8, 16, 128, 256]), max_size=3)
+
+
+@given(
+    st.sampled_from(["gptq", "awq", "fp8", "compressed-tensors"]),
+    st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(KINDS), SHAPES), min_size=1, max_size=4),
+    st.integers(-1, 3),
+)
+def test_parts_of_any_shape_are_read_or_refused_and_never_crash(
+    tmp_path_factory: pytest.TempPathFactory, method: str, parts: dict[str, tuple[str, list[int]]], value: int
+):
+    tensors = {f"{STEM}.{part}": np.full(shape, value).astype(kind) for part, (kind, shape) in parts.items()}
+    config = {**read_config(TINY_QWEN3), "quantization_config": {"quant_method": method}}
+    directory = write_checkpoint(tmp_path_factory.mktemp("parts"), config, tensors)
+    try:
+        found = Checkpoint.open(ModelText(directory)).tensors
+    except (InputError, UnsupportedError):
+        return
+    for tensor in found.values():
+        assert tensor.lines(0, 1).shape == (1, *tensor.shape[1:])
 
 
 @pytest.mark.parametrize("part", ["scales", "weight_scale", "g_idx", "input_scale"])

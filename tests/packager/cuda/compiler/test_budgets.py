@@ -117,7 +117,7 @@ def test_the_int8_head_runs_on_tensor_cores_with_wide_loads_and_few_instructions
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_zero_points_neither_spill_nor_take_more_than_the_budget(dtype: str, tmp_path: Path):
-    plans = layers_of(tmp_path, with_zeros, (80, 89, 90), dtype)
+    plans = layers_of(tmp_path, with_zeros, (80, 89), dtype)
     made = compiled(plans)
     assert all(dict(spec.types).get("zero") == "*i8" for plan in plans for spec in plan.specs.values())
     seen = set()
@@ -127,7 +127,7 @@ def test_zero_points_neither_spill_nor_take_more_than_the_budget(dtype: str, tmp
         if code.loop and sm in BUDGET:
             assert (code.loop.instructions_per_weight(ROWS) or 9) <= BUDGET[sm], (spec, sm)
             seen.add(sm)
-    assert seen == {89, 90}
+    assert seen == {89}
 
 
 def test_int8_layers_compile_for_few_rows_and_for_many(tmp_path: Path):
