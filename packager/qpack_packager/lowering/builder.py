@@ -1,12 +1,12 @@
 """Collects the buffers, weight modules and instructions of one program while a family is lowered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qpack_packager.checkpoint.source_tensor import FLOATS, Tensor, as_packed
+from qpack_packager.checkpoint.source_tensor import FLOATS, PackedTensor, Tensor, as_packed
 from qpack_packager.lowering.modules import Module, Rows, dense, int8, marlin
 from qpack_packager.weights_policy import LayerForms
-from qpack_schemas.errors import InputError
+from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.program import Arena, Buffer, Instruction, Kind, Program, align
 
 
@@ -51,6 +51,25 @@ class Shared:
                 remedy="export the checkpoint with this tensor unquantized",
             )  # fmt: skip
         return dtype
+
+    def packed(self, module: str, tensors: Sequence[str]) -> list[PackedTensor]:
+        """Those of the checkpoint that are int4 already: of weights that are multiplied together all or none, and with
+        scales of one dtype."""
+        found = {name: as_packed(self.sources[name]) for name in tensors}
+        packed = {name: tensor for name, tensor in found.items() if tensor}
+        if packed and (others := found.keys() - packed.keys()):
+            name = min(others)
+            raise UsageError(
+                f"is {self.sources[name].dtype} in the checkpoint, and is multiplied together with weights that are "
+                "int4 there", where=name, remedy="export the checkpoint with all of them quantized, or none",
+            )  # fmt: skip
+        if len({tensor.scale_dtype for tensor in packed.values()}) > 1:
+            dtypes = ", ".join(f"{tensor.scale_dtype} ({name})" for name, tensor in packed.items())
+            raise InputError(
+                f"their scales are {dtypes}; weights that are multiplied together need scales of one dtype",
+                where=module, remedy="export the checkpoint in one dtype",
+            )  # fmt: skip
+        return list(packed.values())
 
 
 class Builder:
@@ -122,7 +141,7 @@ class Builder:
 
     def quantized(self, name: str, form: str, sources: Mapping[Rows, int], k: int, n: int) -> dict[str, str]:
         """A weight as codes, which gives `n` outputs. Operand of a product -> tensor of the bundle."""
-        packed = [tensor for rows in sources if (tensor := as_packed(self.shared.sources[rows.tensor]))]
+        packed = self.shared.packed(name, [rows.tensor for rows in sources])
         if form == "int8":
             module = int8(name, sources, k, n)
         elif packed:

@@ -15,7 +15,7 @@ from qpack_packager.lowering.modules import Module, Rows
 from qpack_packager.quantize.groups import GROUP
 from qpack_packager.quantize.marlin import TILE_N, pack, permute_scales, unpack, unpermute_scales
 from qpack_packager.weights.lines import read_lines, spans
-from qpack_schemas.errors import InputError, UsageError
+from qpack_schemas.errors import InputError
 
 BLOCK_WEIGHTS = 1 << 20  # that are imported and compared at a time, and more only if 64 lines are more
 
@@ -23,8 +23,7 @@ BLOCK_WEIGHTS = 1 << 20  # that are imported and compared at a time, and more on
 def import_codes(module: Module, checkpoint: Checkpoint) -> tuple[list[np.ndarray], dict[str, object]]:
     """The tensors of an imported module in the order of its layout (words, scales, zeros if it has them), and its line
     of the log. Raises InputError naming a tensor that comes out with other weights than it went in with, or whose
-    scales are not numbers, or are of another dtype than those it is joined with."""
-    _check_scale_dtypes(module, checkpoint)
+    scales are not numbers."""
     n, k = module.padded
     stored = [np.empty(buffer.extent(1), buffer.dtype) for buffer in module.tensors.values()]
     step = max(1, BLOCK_WEIGHTS // k // TILE_N) * TILE_N
@@ -48,26 +47,9 @@ def import_codes(module: Module, checkpoint: Checkpoint) -> tuple[list[np.ndarra
     }
 
 
-def _check_scale_dtypes(module: Module, checkpoint: Checkpoint) -> None:
-    dtypes = {rows.tensor: _packed(checkpoint, rows).scale_dtype for rows in module.sources}
-    if len(set(dtypes.values())) > 1:
-        raise InputError(
-            f"their scales are {', '.join(f'{dtype} ({name})' for name, dtype in dtypes.items())}; weights that are "
-            "multiplied together need scales of one dtype",
-            where=module.name,
-            remedy="export the checkpoint in one dtype",
-        )
-
-
 def _packed(checkpoint: Checkpoint, rows: Rows) -> PackedTensor:
     packed = as_packed(checkpoint.tensors[rows.tensor])
-    if packed is None:
-        raise UsageError(
-            f"is {checkpoint.tensors[rows.tensor].dtype} in the checkpoint, and is multiplied together with weights "
-            "that are int4 there",
-            where=rows.tensor,
-            remedy="export the checkpoint with all of them quantized, or none",
-        )
+    assert packed  # lowering joins them only with each other
     return packed
 
 

@@ -20,7 +20,8 @@ FIGURES: dict[str, Any] = {
     "kl_histogram": {"edges": [0.001, 0.01, 0.1, 1.0], "tokens": [5, 40, 30, 20, 5]}, "new_figure": 3,
 }  # fmt: skip
 QUALITY = {
-    "text_sha256": "ab" * 32, "tokens": 4096, "device": "<b>", "reference": {"perplexity": 12.0, "perplexity_stderr": 0.2},
+    "text_sha256": "ab" * 32, "tokens": 4096, "device": "<b>",
+    "reference": {"perplexity": 12.0, "perplexity_stderr": 0.2},
     "modes": {"fast": FIGURES, "exact": {**FIGURES, "kl_mean": None}}, "kl_mean": 0.0123456, "modules": [{"bits": 4}],
     "gate": {"max_kl": 0.01, "findings": ["fast: kl_mean is 0.0123, the gate is 0.01"]},
 }  # fmt: skip
