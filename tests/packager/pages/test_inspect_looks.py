@@ -108,6 +108,24 @@ def test_every_text_can_be_read_in_both_schemes(name: str, scheme: str, page_of:
     assert page.evaluate(LOW_CONTRAST) == []
 
 
+def test_paper_shows_all_that_is_folded_within_its_width_and_is_white(
+    browser: Browser, bundle_of: BundleOf, tmp_path: Path
+):
+    """A4 with margins of 1 cm is 718 pixels wide, at 96 an inch."""
+    (tmp_path / "page.html").write_text(report(bundle_of("cuda")), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 718, "height": 1000}, color_scheme="dark")
+    page.goto((tmp_path / "page.html").as_uri())
+    kernels = page.get_by_text("linear_int4_decode_").first
+    assert not kernels.is_visible()
+    page.emulate_media(media="print", color_scheme="dark")
+    assert kernels.is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate(LOW_CONTRAST) == []
+    assert page.evaluate(MEETING) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    page.close()
+
+
 def test_the_page_may_run_nothing_and_load_nothing(browser: Browser, bundle_of: BundleOf, tmp_path: Path):
     """That it asks for nothing is held for each page here by `show`; nor could it, whatever got into it."""
     html = report(bundle_of("cuda"))
