@@ -1,0 +1,192 @@
+"""Commands about a bundle: whether it is whole, what is in it, how good it is, and the way out of it."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from qpack_packager.cli.flags import (
+    BUNDLE,
+    FORMAT,
+)
+from qpack_schemas.errors import QualityError, UsageError
+from qpack_schemas.report import errors_reported
+
+
+@click.command()
+@BUNDLE
+@FORMAT
+def validate(bundle: Path, output_format: str) -> None:
+    """Checks every byte and every rule of BUNDLE.
+
+    Exit code 5 if it is damaged, 7 if it needs another version of qpack."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_schemas.bundle import open_bundle
+
+        opened = open_bundle(bundle)
+        files = len(opened.manifest["files"]) + 1
+        if output_format == "json":
+            click.echo(json.dumps({"valid": True, "bundle_id": opened.bundle_id, "files": files}))
+        else:
+            click.echo(f"{bundle} is whole: {files} files, bundle_id {opened.bundle_id}")
+
+
+@click.command()
+@BUNDLE
+@click.option(
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there.  [default: stdout]")
+def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
+    """Shows what is in BUNDLE.
+
+    Model, memory, buckets, tensors, quantization errors and files; as html one page with drawings, which needs nothing
+    but a browser. Bytes are not hashed: `validate` does that."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_packager.check.replace_file import replace_file
+
+        if output_format == "html":
+            from qpack_packager.pages.inspect_page import report as page
+
+            shown = page(bundle)
+        else:
+            from qpack_packager.commands.inspect import report
+
+            shown = report(bundle, output_format) + "\n"
+        if output is None:
+            click.echo(shown.encode("utf-8"), nl=False)
+            return
+        if bundle.resolve() in output.resolve().parents:
+            raise UsageError(
+                f"--output {output} lies in the bundle, which holds only files that its manifest lists",
+                remedy="write it somewhere else",
+            )
+        replace_file(output, shown.encode("utf-8"))
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@FORMAT
+@click.pass_context
+def diff(context: click.Context, a: Path, b: Path, output_format: str) -> None:
+    """Compares two bundles.
+
+    Field by field, and tensor by tensor wherever they lie. Exit code 1 if they differ."""
+    with errors_reported(extra="packager", as_json=output_format == "json"):
+        from qpack_packager.commands.diff import compare
+
+        text, equal = compare(a, b, output_format)
+        click.echo(text)
+        context.exit(0 if equal else 1)
+
+
+@click.command()
+@BUNDLE
+@FORMAT
+def kernels(bundle: Path, output_format: str) -> None:
+    """Shows what the compiled kernels of BUNDLE say of their speed.
+
+    Registers, spills, instructions per weight, launches, and the step time that follows. Needs Triton's disassembler,
+    no GPU."""
+    with errors_reported(extra="packager,kernels", as_json=output_format == "json"):
+        from qpack_packager.commands.kernels import report
+
+        click.echo(report(bundle, output_format))
+
+
+@click.command("eval")
+@BUNDLE
+@click.option("--text", required=True, type=click.Path(path_type=Path), help="What it is measured on; not trained on.")
+@click.option("--reference", type=click.Path(path_type=Path), help="The checkpoint that BUNDLE was built from.")
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    type=click.Choice(["fast", "exact"]),
+    help="cpu: both may be given.  [default: fast]",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda", "reference"]), help="What computes.  [default: cpu]")
+@click.option("--threads", type=click.IntRange(1), help="cpu: threads of a step.  [default: the physical cores]")
+@click.option("--windows", type=click.IntRange(1), help="Of 512 tokens, from the text's beginning.  [default: all]")
+@click.option("--max-ppl-ratio", type=float, help="The gate: perplexity over the reference's.")
+@click.option("--max-kl", type=float, help="The gate: mean KL divergence from the reference, in nats per token.")
+@click.option(
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report there.  [default: stdout]")
+@click.pass_context
+def evaluate(
+    context: click.Context,
+    bundle: Path,
+    text: Path,
+    reference: Path | None,
+    modes: tuple[str, ...],
+    device: str | None,
+    threads: int | None,
+    windows: int | None,
+    max_ppl_ratio: float | None,
+    max_kl: float | None,
+    output_format: str,
+    output: Path | None,
+) -> None:
+    """Measures how far BUNDLE is from its checkpoint.
+
+    Perplexity on a text, and with --reference the KL divergence and how often both would say the same. Exit code 3 if
+    the gate is missed."""
+    with errors_reported(extra="packager,runtime,quality", as_json=output_format == "json"):
+        from qpack_packager.checkpoint.model_text import ModelText
+        from qpack_packager.commands.eval import report
+        from qpack_packager.evaluate.evaluate import measure_bundle
+        from qpack_packager.evaluate.gate import Gate
+        from qpack_packager.evaluate.runner import Device
+
+        quality = measure_bundle(
+            bundle,
+            text,
+            ModelText(reference) if reference else None,
+            modes=modes,
+            gate=None if max_ppl_ratio is None and max_kl is None else Gate(max_ppl_ratio, max_kl),
+            device=Device(device, threads),
+            limit=windows,
+        )
+        shown = report(bundle, quality, output_format)
+        if output:
+            from qpack_packager.check.replace_file import replace_file
+
+            replace_file(output, shown.encode("utf-8"))
+        else:
+            click.echo(shown, nl=False)
+        if quality["gate"] and not quality["gate"]["passed"]:
+            for finding in quality["gate"]["findings"]:
+                click.echo(f"missed: {finding}", err=True)
+            context.exit(QualityError.exit_code)
+
+
+@click.command()
+@BUNDLE
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the checkpoint is to be.")
+@click.option(
+    "--format",
+    "format_name",
+    required=True,
+    type=click.Choice(["compressed-tensors", "gptq"]),
+    help="What vLLM, SGLang and transformers read; compressed-tensors holds every bundle of int4 and int8 layers.",
+)
+@click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
+def export(
+    bundle: Path,
+    output: Path,
+    format_name: Literal["compressed-tensors", "gptq"],
+    progress: Literal["auto", "plain", "json"],
+) -> None:
+    """Writes the weights of BUNDLE as a Hugging Face checkpoint.
+
+    Codes and scales as they are in BUNDLE, for engines that serve on several GPUs. Every byte of BUNDLE is checked."""
+    with errors_reported(extra="packager"):
+        from qpack_packager.export.export import export as export_bundle
+        from qpack_packager.progress import Progress
+
+        export_bundle(bundle, output, format_name, Progress(progress))
+        click.echo(f"{output} is a checkpoint in {format_name}'s format; its README.md says how to serve it")
