@@ -26,6 +26,7 @@ BASE_COMMANDS = {
     "validate BUNDLE": 0,
     "inspect BUNDLE": 0,
     "inspect BUNDLE --format json": 0,
+    "inspect BUNDLE --format html": 0,
     "diff BUNDLE BUNDLE": 0,
     "check tests/assets": 0,
     "validate tests": 5,

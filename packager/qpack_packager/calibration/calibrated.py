@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
 
 class Calibrated:
     """`folder` belongs to one build, for as long as it may be resumed: it holds the inputs of the layer at work, and
-    which that is. The same numbers come out of the same environment: processor, torch, number of threads."""
+    which that is. The same numbers come out on the same processor with the same torch, with any number of threads."""
 
     def __init__(
         self,
@@ -42,10 +43,9 @@ class Calibrated:
             raise InputError(
                 "the calibration text fills no window of tokens", remedy="give a text of some ten thousand words"
             )
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         folder.mkdir(parents=True, exist_ok=True)
         self.model, self.windows, self.folder, self.max_fallbacks = (
-            StreamedModel(checkpoint, folder), windows, folder, max_fallbacks,
+            StreamedModel(checkpoint, folder, threads), windows, folder, max_fallbacks,
         )  # fmt: skip
         self.notes = _notes(checkpoint, windows)
         self.fallbacks = 0
@@ -65,7 +65,7 @@ class Calibrated:
         Raises QualityError if GPTQ fails and `max_fallbacks` modules have been rounded to nearest already."""
         self._go_to(self._place(module), module)
         seen, reason = self._inputs(module), None
-        hessian = seen.value
+        hessian = seen.finish()
         try:
             factored = factor(hessian)
         except NotDefiniteError as error:
@@ -97,7 +97,8 @@ class Calibrated:
         if not self._hidden(self._layer).exists():
             write_windows(self._hidden(self._layer), self.model.embed(self.windows), shape)
         while self._layer < place:
-            outputs = self.model.run(self._live_layer(), read_windows(self._hidden(self._layer)))
+            step = partial(self.model.step, self._live_layer())
+            outputs = self.model.each(step, read_windows(self._hidden(self._layer)))
             write_windows(self._hidden(self._layer + 1), outputs, shape)
             self._layer, self._live = self._layer + 1, None
             self._write_state()
@@ -105,13 +106,13 @@ class Calibrated:
 
     def _inputs(self, module: Module) -> Hessian:
         windows = read_windows(self._hidden(self._layer))
-        if self._layer == self.model.layers:
-            hessian, norm = Hessian(module.shape[1]), self.model.norm()
-            for window in windows:
-                hessian.see(norm(window))
-            return hessian
-        layer, linear = self._live_layer(), self._linear(module.sources[0])
-        return see_inputs(linear, windows, lambda window: list(self.model.run(layer, [window])))
+        if self._layer < self.model.layers:
+            step, linear = partial(self.model.step, self._live_layer()), self._linear(module.sources[0])
+            return see_inputs(linear, step, windows, self.model)
+        hessian = Hessian(module.shape[1])
+        for window in self.model.each(self.model.norm(), windows):
+            hessian.see([window], self.model)
+        return hessian
 
     def _put(self, module: Module, quantized: Quantized) -> None:
         """The rounded weights into the layer at work; the head is in none."""

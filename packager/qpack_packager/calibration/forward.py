@@ -1,8 +1,12 @@
 """A checkpoint's model in float32, one decoder layer in memory at a time, made of transformers' own classes."""
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,17 +17,25 @@ from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.lowering.qwen import EMBEDDING, HEAD
 from qpack_schemas.errors import InputError
 
-BLOCK_WEIGHTS = 1 << 25  # of the head, read and multiplied at a time: 128 MiB
+BLOCK_WEIGHTS = 1 << 22  # of the head, read and multiplied at a time by each thread: 16 MiB
 _CLASSES = {"qwen2": ("Qwen2Config", "Qwen2Model"), "qwen3": ("Qwen3Config", "Qwen3Model"),
             "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5TextModel")}  # fmt: skip
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class StreamedModel:
-    """Hidden states between the layers lie in files of `folder`, which the caller owns."""
+    """Hidden states between the layers lie in files of `folder`, which the caller owns.
 
-    def __init__(self, checkpoint: Checkpoint, folder: Path):
+    Each window is computed by one thread, and several at a time: no product is split, so that their number changes no
+    bit, and nobody waits for the slowest part of one on a busy host."""
+
+    def __init__(self, checkpoint: Checkpoint, folder: Path, threads: int | None = None):
         transformers.logging.set_verbosity_error()  # it advises kernels for GPUs
+        torch.set_num_threads(1)
         self.checkpoint, self.folder = checkpoint, folder
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self.threads, "windows")
         document: Any = checkpoint.config_document
         sizes = document.get("text_config") or document
         config_class, model_class = (getattr(transformers, name) for name in _CLASSES[checkpoint.config.family])
@@ -55,36 +67,46 @@ class StreamedModel:
             norm = type(self._skeleton.norm)(self.config.hidden_size, eps=self.config.rms_norm_eps)
         return self._load(norm, "model.norm.")
 
-    @torch.no_grad()
-    def run(self, layer: torch.nn.Module, windows: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """What the layer makes of each window, float32 [L, hidden]."""
-        for window in windows:
-            positions = torch.arange(len(window))[None]
-            cosines_and_sines = self._rotary(window, positions)
-            yield layer(window[None], position_embeddings=cosines_and_sines, position_ids=positions)[0]
+    def step(self, layer: torch.nn.Module, window: torch.Tensor) -> torch.Tensor:
+        """What the layer makes of a window, float32 [L, hidden]."""
+        positions = torch.arange(len(window))[None]
+        cosines_and_sines = self._rotary(window, positions)
+        return layer(window[None], position_embeddings=cosines_and_sines, position_ids=positions)[0]
 
-    @torch.no_grad()
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function` of all items on the threads, in their order, without gradients; as many in memory as threads."""
+
+        def one(item: Item) -> Result:
+            with torch.no_grad():  # which each thread has to say for itself
+                return function(item)
+
+        rest = iter(items)
+        while batch := list(islice(rest, self.threads)):
+            yield from self._pool.map(one, batch)
+
     def logits(self, windows: np.ndarray) -> Iterator[np.ndarray]:
         """Integers [n, L] -> float32 [L, vocab] of each window, padding ids included."""
-        count, length = windows.shape
-        shape = (count, length, self.config.hidden_size)
+        shape = (*windows.shape, self.config.hidden_size)
         path = self.folder / "hidden.npy"
         write_windows(path, self.embed(windows), shape)
         for index in range(self.layers):
-            write_windows(path, self.run(self.layer(index), read_windows(path)), shape)
-        norm = self.norm()
-        for window in read_windows(path):
-            yield self._head(norm(window)).numpy()
+            write_windows(path, self.each(partial(self.step, self.layer(index)), read_windows(path)), shape)
+        for window in self.each(self.norm(), read_windows(path)):
+            yield self._head(window)
         path.unlink()
 
-    def _head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _head(self, hidden: torch.Tensor) -> np.ndarray:
         name = HEAD if HEAD in self.checkpoint.tensors else EMBEDDING
         vocab, width = self.checkpoint.tensors[name].shape
         logits, step = torch.empty(len(hidden), vocab), max(1, BLOCK_WEIGHTS // width)
-        for first in range(0, vocab, step):
+
+        def multiply(first: int) -> None:
             last = min(first + step, vocab)
             logits[:, first:last] = hidden @ _tensor(self.checkpoint.lines(name, first, last)).T
-        return logits
+
+        for _ in self.each(multiply, range(0, vocab, step)):
+            pass
+        return logits.numpy()
 
     def _load(self, module: torch.nn.Module, prefix: str) -> Any:
         tensors: dict[str, torch.Tensor] = {}

@@ -1,8 +1,13 @@
 """What the inputs of a matrix look like: the second moments of all tokens, which is all that GPTQ wants to know."""
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 import torch
+
+from qpack_packager.calibration.forward import StreamedModel
+
+BLOCK = 512  # lines of the Hessian that a thread adds to at a time
 
 
 class Hessian:
@@ -11,41 +16,58 @@ class Hessian:
     def __init__(self, k: int):
         self.tokens, self._sum = 0, torch.zeros(k, k, dtype=torch.float64)
 
-    def see(self, inputs: torch.Tensor) -> None:
-        """float32 [..., K]. A window's products are added up in float32, windows in float64."""
-        lines = inputs.reshape(-1, len(self._sum))
-        self._sum += lines.T @ lines
-        self.tokens += len(lines)
+    def see(self, windows: list[torch.Tensor], model: StreamedModel) -> None:
+        """float32 [L, K] each. A window's products are added up in float32, windows in float64, in their order."""
 
-    @property
-    def value(self) -> torch.Tensor:
-        return self._sum * (2 / self.tokens)
+        def add(first: int) -> None:
+            last = first + BLOCK
+            for window in windows:  # H is symmetric: what's left of the diagonal can wait
+                self._sum[first:last, first:] += window[:, first:last].T @ window[:, first:]
+
+        for _ in model.each(add, range(0, len(self._sum), BLOCK)):
+            pass
+        self.tokens += sum(map(len, windows))
+
+    def finish(self) -> torch.Tensor:
+        """H, in the memory that it was added up in."""
+        self._sum *= 2 / self.tokens
+        for first in range(0, len(self._sum), BLOCK):
+            last = first + BLOCK
+            self._sum[last:, first:last] = self._sum[first:last, last:].T
+        return self._sum
 
 
 def see_inputs(
     linear: torch.nn.Linear,
-    windows: Iterable[torch.Tensor],
     run: Callable[[torch.Tensor], object],
+    windows: Iterable[torch.Tensor],
+    model: StreamedModel,
 ) -> Hessian:
-    """The Hessian of what reaches `linear` while `run` takes each window through its layer, no further than there."""
-    hessian = Hessian(linear.in_features)
+    """The second moments of what reaches `linear` while `run` takes each window through its layer, no further."""
+    hessian, rest = Hessian(linear.in_features), iter(windows)
 
     def stop(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        hessian.see(inputs[0])
-        raise _ReachedError
+        raise _ReachedError(inputs[0])
+
+    def inputs_of(window: torch.Tensor) -> torch.Tensor:
+        try:
+            run(window)
+        except _ReachedError as reached:
+            return reached.inputs.reshape(-1, linear.in_features)
+        raise AssertionError("the layer doesn't use its own matrix")
 
     handle = linear.register_forward_pre_hook(stop)
     try:
-        for window in windows:
-            try:
-                run(window)
-            except _ReachedError:
-                continue
-            raise AssertionError("the layer doesn't use its own matrix")
+        while batch := list(islice(rest, model.threads)):
+            hessian.see(list(model.each(inputs_of, batch)), model)
     finally:
         handle.remove()
     return hessian
 
 
 class _ReachedError(Exception):
-    """Ends a forward pass."""
+    """Ends a forward pass and carries what it was wanted for."""
+
+    def __init__(self, inputs: torch.Tensor):
+        super().__init__()
+        self.inputs = inputs
