@@ -90,8 +90,9 @@ class Recompute:
         if (instruction.op, operand) == ("linear_int4", "q"):
             if name not in self._matrices:
                 k, n = (self._program.buffers[instruction.inputs["x"]].shape[1], self._columns(instruction))
-                scale = self._weight(instruction.inputs["scale"])
-                self._matrices[name] = np.ascontiguousarray(dequantize(self._weight(name), scale)[:k, :n])
+                zero = instruction.inputs.get("zero")
+                groups = self._weight(instruction.inputs["scale"]), self._weight(zero) if zero else None
+                self._matrices[name] = np.ascontiguousarray(dequantize(self._weight(name), *groups)[:k, :n])
             return self._matrices[name]
         weight = self._weight(name)
         return weight.astype(np.float32) if (instruction.op, operand) == ("gated_delta", "ba") else weight
@@ -112,8 +113,9 @@ def _dense(x: np.ndarray, weight: np.ndarray, y: np.ndarray, bias: np.ndarray | 
         FUNCTIONS["linear"](x, weight[part].astype(np.float32), y[:, part], bias=None if bias is None else bias[part])
 
 
-def _int8(x: np.ndarray, q: np.ndarray, scale: np.ndarray, y: np.ndarray) -> None:
+def _int8(x: np.ndarray, q: np.ndarray, scale: np.ndarray, y: np.ndarray, bias: np.ndarray | None = None) -> None:
     """`linear_int8` in the same way."""
     for begin in range(0, len(q), LINES):
         part = slice(begin, begin + LINES)
-        FUNCTIONS["linear_int8"](x, int8.dequantize(q[part], scale[part])[:, : x.shape[1]], scale[part], y[:, part])
+        weight = int8.dequantize(q[part], scale[part])[:, : x.shape[1]]
+        FUNCTIONS["linear_int8"](x, weight, scale[part], y[:, part], bias=None if bias is None else bias[part])

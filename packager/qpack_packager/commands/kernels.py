@@ -19,7 +19,7 @@ from qpack_schemas.manifest import Kernel, Target, compiled_targets
 from qpack_schemas.traffic import decode_traffic
 
 # Rows that a program multiplies a weight with.
-TILE_ROWS = {"linear_int4.linear_int4_decode": 8, "linear.linear_int8": 8}
+PRODUCTS = frozenset({"linear_int4.linear_int4_decode", "linear.linear_int8"})
 
 
 def report(path: Path, output_format: str) -> str:
@@ -73,7 +73,7 @@ def _kernel(root: Path, name: str, kernel: Kernel, launches: int) -> dict[str, o
 
 
 def _machine_code(code: MachineCode, kernel: Kernel) -> dict[str, object]:
-    rows = TILE_ROWS.get(kernel["function"])
+    rows = kernel["constants"].get("TILE_M", 8) if kernel["function"] in PRODUCTS else None
     per_weight = code.loop.instructions_per_weight(rows) if code.loop and rows else None
     return {
         "instructions": code.instructions,

@@ -107,7 +107,7 @@ def launch_pair(
     o = operands(program.code[index])
     read = Buffer("work", program.activation, ("R", program.buffers[o["y"]].extent(1)[1] // 2))
     code = (
-        Instruction("linear_int4", {name: o[name] for name in ("x", "q", "scale")}, {"y": o["y"]}),
+        Instruction("linear_int4", {name: o[name] for name in ("x", "q", "scale", "zero") if name in o}, {"y": o["y"]}),
         Instruction("silu_mul", {"x": o["y"]}, {"y": READ}),
     )
     buffers = {o["x"]: program.buffers[o["x"]], o["y"]: program.buffers[o["y"]], READ: read}

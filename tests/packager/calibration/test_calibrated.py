@@ -129,7 +129,18 @@ def test_a_resumed_calibration_is_the_uninterrupted_one(family: str, tmp_path: P
         shutil.rmtree(work)
 
 
-def test_activations_of_two_layers_at_most_are_on_disk(tmp_path: Path):
+def test_bytes_do_not_depend_on_threads(tmp_path: Path):
+    """Nor differ from one time to the next."""
+    checkpoint, modules = opened(TINY_QWEN3_5)
+    made = [
+        calibrate(Calibrated(checkpoint, WINDOWS, tmp_path / f"{i}", threads=threads), modules)
+        for i, threads in enumerate((1, 1, 3))
+    ]
+    assert_same(made[0], made[1])
+    assert_same(made[0], made[2])
+
+
+def test_activations_of_one_layer_are_on_disk_between_modules(tmp_path: Path):
     checkpoint, modules = opened(TINY_QWEN3)
     calibrated = Calibrated(checkpoint, WINDOWS, tmp_path / "work", threads=1)
     for module in modules:
