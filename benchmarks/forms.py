@@ -5,7 +5,7 @@ checkpoint: how much of the KL divergence that costs no bits elsewhere goes away
 recipes that come with qpack were chosen by it. Needs the extras packager, runtime and quality.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.evaluate.evaluate import measure_bundle
 from qpack_packager.progress import Progress
+from qpack_packager.recipe import find_recipe, read_recipe
 from qpack_packager.serving import Options
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_rules import shared_buffers
@@ -32,6 +33,7 @@ KINDS = {
     "MLP gate, up": "*.mlp.[gu]*_proj.weight",
     "MLP down": "*.mlp.down_proj.weight",
 }
+EVERYWHERE = {"int8 everywhere": "int8", "bf16 everywhere, int8 head": "bf16"}
 OPTIONS = Options(batches=(1, 8), contexts=(512,), prefills=(16,))
 
 
@@ -53,31 +55,44 @@ class Reference:
             yield np.load(self._kept[window.tobytes()])
 
 
+def kinds(checkpoint: Checkpoint, base: Options) -> dict[str, Options]:
+    """Every kind of projection that the model has, in int8 by itself."""
+    cases = {"int4 everywhere": base, "int4 head": replace(base, lm_head="int4")}
+    for kind, glob in KINDS.items():
+        if any(glob.split(".")[1] in name for name in checkpoint.tensors):
+            cases[f"int8: {kind}"] = replace(base, rules=((glob, "int8"),))
+    everywhere = {name: replace(base, rules=(("*", form),)) for name, form in EVERYWHERE.items()}
+    return {**cases, **everywhere}
+
+
+def chosen(recipes: Sequence[str], base: Options) -> dict[str, Options]:
+    cases = {"int4 everywhere": base}
+    for name in recipes:
+        said = read_recipe(find_recipe(name))
+        rules = tuple(said.get("modules", {}).items())
+        cases[name] = replace(base, rules=rules, lm_head=said.get("lm_head", base.lm_head))
+    return cases
+
+
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("text", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--windows", type=int, help="Of 512 tokens.  [default: all]")
 @click.option("--calibration", type=click.Path(path_type=Path, exists=True), help="Round by GPTQ with this text.")
-def main(model: Path, text: Path, windows: int | None, calibration: Path | None) -> None:
+@click.option("--recipe", "recipes", multiple=True, help="These instead of each kind by itself.")
+def main(model: Path, text: Path, windows: int | None, calibration: Path | None, recipes: tuple[str, ...]) -> None:
     """A table: KL divergence, perplexity ratio and bytes per decoded token for each choice."""
     checkpoint = Checkpoint.open(ModelText(model))
-    options = replace(OPTIONS, method="gptq" if calibration else "rtn", calibration=calibration)
-    cases = {"int4 everywhere": options, "int4 head": replace(options, lm_head="int4")}
-    for kind, glob in KINDS.items():
-        words = glob.split(".")
-        if any(words[1] in name for name in checkpoint.tensors):
-            cases[f"int8: {kind}"] = replace(options, rules=((glob, "int8"),))
-    cases["int8 everywhere"] = replace(options, rules=(("*", "int8"),))
-    cases["bf16 everywhere, int8 head"] = replace(options, rules=(("*", "bf16"),))
+    base = replace(OPTIONS, method="gptq" if calibration else "rtn", calibration=calibration)
     print(f"{'':28}{'mean KL':>10}{'+-':>9}{'ratio':>9}{'top-1':>9}{'MB/token':>10}")
     with TemporaryDirectory() as name:
         reference = Reference(checkpoint, Path(name))
-        for case, chosen in cases.items():
+        for case, options in (chosen(recipes, base) if recipes else kinds(checkpoint, base)).items():
             bundle = Path(name) / case
-            build(ModelText(model), bundle, chosen, Progress("json"))
+            build(ModelText(model), bundle, options, Progress("json"))
             figures = measure_bundle(bundle, text, reference, limit=windows, progress=Progress("json"))["modes"]["fast"]
-            manifest = open_bundle(bundle, digests=False)
-            step = decode_traffic(manifest.programs["decode"], shared_buffers(manifest.manifest), 1, 256)
+            opened = open_bundle(bundle, digests=False)
+            step = decode_traffic(opened.programs["decode"], shared_buffers(opened.manifest), 1, 256)
             print(
                 f"{case:28}{figures['kl_mean']:10.5f}{figures['kl_stderr'] or 0:9.5f}{figures['ppl_ratio']:9.4f}"
                 f"{figures['top1_agreement']:9.3f}{step.total / 1e6:10.3f}",

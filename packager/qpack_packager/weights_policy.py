@@ -59,7 +59,7 @@ class LayerForms:
             if (glob, form) in self._unused:
                 raise UsageError(
                     f"the rule {glob}={form} matches no weight of a layer before other rules do",
-                    remedy="names are like model.layers.0.mlp.up_proj.weight; head and embedding have flags of their own",
+                    remedy="names are like model.layers.0.mlp.up_proj.weight; head and embedding have other flags",
                 )
 
     def _form(self, name: str, tensor: Tensor, where: str) -> WeightForm:

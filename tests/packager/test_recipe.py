@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from bundles import ASSETS
 from qpack_packager.cli import main
+from qpack_packager.recipe import SHIPPED
 
 TINY = str(ASSETS / "tiny-qwen3")
 
@@ -71,3 +72,20 @@ def test_what_is_wrong_in_a_recipe_is_named(recipe: str | bytes, says: str, tmp_
     assert result.exit_code == 1, result.output
     assert says in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("recipe", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_recipe_of_qpack_goes_by_its_name_and_fits_its_family(recipe: Path):
+    model = ASSETS / ("tiny-qwen3_5" if recipe.stem.startswith("qwen3.5") else "tiny-qwen3")
+    command = ["plan", str(model), "--format", "json"]
+    by_name = CliRunner().invoke(main, [*command, "--recipe", recipe.stem])
+    assert by_name.exit_code == 0, by_name.output
+    assert by_name.output == CliRunner().invoke(main, [*command, "--recipe", str(recipe)]).output
+    assert by_name.output != CliRunner().invoke(main, command).output
+    assert "benchmarks/forms.py" in recipe.read_text(encoding="utf-8"), "no measurement chose it"
+
+
+def test_a_name_that_is_no_recipe_is_answered_with_those_there_are():
+    result = CliRunner().invoke(main, ["plan", TINY, "--recipe", "qwen3-smal"])
+    assert result.exit_code == 2
+    assert "fewest-bytes, qwen3-small, qwen3.5-small" in result.stderr

@@ -73,7 +73,7 @@ def _kernel(root: Path, name: str, kernel: Kernel, launches: int) -> dict[str, o
 
 
 def _machine_code(code: MachineCode, kernel: Kernel) -> dict[str, object]:
-    rows = kernel["constants"].get("TILE_M", 8) if kernel["function"] in PRODUCTS else None
+    rows = int(kernel["constants"].get("TILE_M") or 8) if kernel["function"] in PRODUCTS else None
     per_weight = code.loop.instructions_per_weight(rows) if code.loop and rows else None
     return {
         "instructions": code.instructions,
