@@ -24,8 +24,8 @@ from checkpoints import (
     write_json,
 )
 from qpack_packager.checkpoint.checkpoint import Checkpoint
-from qpack_packager.checkpoint.source_tensor import SourceTensor
 from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.checkpoint.source_tensor import SourceTensor
 from qpack_schemas.errors import InputError, QpackError, UnsupportedError
 
 CONFIG = read_config(TINY_QWEN3)

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from bundles import build_bundle
 from checkpoints import read_config, read_tensors, write_json, write_weights
-from oracle import bundle_tensors
 from qpack_packager.export.bundle_weights import BundleWeights
 from qpack_packager.export.export import FormatName
 from qpack_schemas.bundle import open_bundle
@@ -29,34 +27,12 @@ INT4_LAYERS = [case for case in CASES if case != "int8 and dense layers"]
 def test_a_bundle_of_its_export_has_the_same_weights(
     case: str, format_name: FormatName, built: Callable[[str], Built], tmp_path: Path
 ):
-    """Every tensor to the byte, but int8 ones, whose codes went out as numbers and are rounded again."""
+    """Every tensor to the byte, also int8 ones, whose codes went out as numbers and are rounded again."""
     made = built(case)
     again = build_bundle(made.export(format_name), tmp_path / "again", CASES[case].options)
     before, after = open_bundle(made.bundle), open_bundle(again)
     digests = [{name: tensor["sha256"] for name, tensor in one.manifest["tensors"].items()} for one in (before, after)]
-    different = {name for name, digest in digests[0].items() if digests[1].get(name) != digest}
-    int8 = {name for name in digests[0] if before.manifest["tensors"][name]["form"] in ("int8_codes", "int8_scales")}
-    assert set(digests[0]) == set(digests[1])
-    assert different <= int8
-    old, new = bundle_tensors(before), bundle_tensors(after)
-    for codes in (name for name in int8 if name.endswith(".q")):
-        scales = codes.removesuffix(".q") + ".scale"
-        check_int8(old[codes], old[scales], new[codes], new[scales])
-
-
-def check_int8(codes: np.ndarray, scales: np.ndarray, codes_again: np.ndarray, scales_again: np.ndarray) -> None:
-    """The scale is the least bfloat16 s with 127 s at or above the largest number m. So the largest code is 127 or, as
-    bfloat16 has steps of up to 1/128, 126. Of a group with a 127, m is 127 s again: the same scale and codes. With a
-    126, m is 126 s, and the bfloat16 below s is the least: numbers move by at most half of its steps."""
-    groups, groups_again = (array.reshape(*scales.shape, 128).astype(np.float64) for array in (codes, codes_again))
-    most = np.abs(groups).max(-1)
-    assert set(np.unique(most)) <= {0, 126, 127}
-    kept = most != 126
-    below = (scales.view(np.uint16) - np.uint16(1)).view(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(scales_again, np.where(kept, scales, below))
-    np.testing.assert_array_equal(groups_again[kept], groups[kept])
-    step = scales_again.astype(np.float64)[..., None]
-    assert (np.abs(groups_again * step - groups * scales.astype(np.float64)[..., None]) <= step / 2).all()
+    assert digests[0] == digests[1]
 
 
 def test_an_asymmetric_checkpoint_is_given_back(built: Callable[[str], Built], tmp_path: Path):
@@ -77,7 +53,7 @@ def test_an_asymmetric_checkpoint_is_given_back(built: Callable[[str], Built], t
     after = read_tensors(checkpoint)
     assert set(after) == set(before)
     assert {after[name].dtype.name for name in before if name.endswith(".scales")} == {"float16"}
-    assert [name for name in before if after[name].tobytes() != before[name].tobytes()] == ["model.embed_tokens.weight"]
+    assert [name for name in before if after[name].tobytes() != before[name].tobytes()] == []
 
     other = exported(bundle, tmp_path / "compressed-tensors", "compressed-tensors")
     (group,) = read_config(other)["quantization_config"]["config_groups"].values()
