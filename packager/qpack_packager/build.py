@@ -52,7 +52,7 @@ def build(
         manifest = describe(prepared, sources, weights, writer.files, part, kernels)
         bundle_id, findings = writer.seal(manifest), list[str]()
         if evaluation:
-            bundle_id, findings = evaluation.measure(writer, manifest, text, progress)
+            bundle_id, findings = evaluation.measure(writer, output.name, manifest, text, progress)
             if findings and not evaluation.keep_failed:
                 raise missed(findings, output)
     if findings:

@@ -32,17 +32,19 @@ class Progress:
                 yield advance
             return
         self._event({"event": "phase", "phase": name, "total": total}, f"{name} ({_amount(total, unit)})")
-        done, tenths, begun = 0, 0, time.monotonic()
+        done, tenths, begun, last = 0, 0, time.monotonic(), time.monotonic()
 
         def step(finished: str, amount: int = 1) -> None:
-            nonlocal done, tenths
+            nonlocal done, tenths, last
             done += amount
+            before, last = last, time.monotonic()
             event: dict[str, object] = {"event": "step", "phase": name, "done": done, "total": total, "unit": finished}
             plain = f"  {name}: {_amount(done, unit)} of {_amount(total, unit)}"
             if unit:
-                rate = done / max(time.monotonic() - begun, 1e-9)
+                rate = done / max(last - begun, 1e-9)
                 left = (total - done) / rate if rate else 0.0
-                event |= {"bytes_per_second": round(rate), "seconds_left": round(left, 1)}
+                event |= {"seconds": round(last - before, 3), "bytes_per_second": round(rate)}
+                event |= {"seconds_left": round(left, 1)}
                 plain += f", {rate / 1e6:,.0f} MB/s, {left:.0f} s left"
             if total and done * 10 // total == tenths:
                 plain = ""

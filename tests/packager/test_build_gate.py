@@ -37,7 +37,10 @@ def test_a_bundle_that_passes_says_so_and_its_numbers_lie_beside_it(tmp_path: Pa
     assert said["gate"] == {"max_ppl_ratio": 1.1, "max_kl": 0.1}
     assert (said["text_sha256"], said["tokens"]) == (measured["text_sha256"], measured["tokens"])
     assert 0 < measured["kl_mean"] < 0.1
-    assert (tmp_path / "bundle" / "quality.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    page = (tmp_path / "bundle" / "quality.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert ".partial" not in page
+    assert str(tmp_path) not in page
     assert not {"quality.json", "quality.html"} & {entry["path"] for entry in bundle.manifest["files"]}
     for name in ("quality.json", "quality.html"):
         (tmp_path / "bundle" / name).unlink()

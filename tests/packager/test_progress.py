@@ -72,6 +72,7 @@ def test_a_build_counts_every_module_to_the_last(tmp_path, capsys: pytest.Captur
         assert len({step["unit"] for step in steps}) == len(steps)
         assert steps[-1]["seconds_left"] == 0
         assert all(step["bytes_per_second"] > 0 for step in steps)
+        assert all(step["seconds"] >= 0 for step in steps)  # of this unit
 
 
 def test_a_terminal_gets_a_bar_and_the_result_stays_whole(tmp_path):

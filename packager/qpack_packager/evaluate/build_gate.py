@@ -36,15 +36,15 @@ class Evaluation:
         return cls(text, Gate(max_ppl_ratio, max_kl) if limits else None, keep_failed)
 
     def measure(
-        self, writer: BundleWriter, manifest: Mapping[str, object], checkpoint: ModelText, progress: Progress
+        self, writer: BundleWriter, name: str, manifest: Mapping[str, object], checkpoint: ModelText, progress: Progress
     ) -> tuple[str, list[str]]:
-        """Measures the sealed bundle beside its checkpoint, writes the report, and seals the verdict into the manifest.
-        Returns the bundle_id, and what missed the gate."""
+        """Measures the sealed bundle, which will be called `name`, beside its checkpoint, writes the report, and seals
+        the verdict into the manifest. Returns the bundle_id, and what missed the gate."""
         quality = measure_bundle(writer.folder, self.text, checkpoint, gate=self.gate, progress=progress)
         verdict = {"quality": manifest_entry(quality)} if self.gate else {}
         bundle_id = writer.seal({**manifest, **verdict})
         writer.add_detached(QUALITY, encode(quality))
         from qpack_packager.evaluate.report_page import page
 
-        writer.add_detached(QUALITY_PAGE, page(writer.folder, rounded(quality)).encode("utf-8"))
+        writer.add_detached(QUALITY_PAGE, page(writer.folder, rounded(quality), name).encode("utf-8"))
         return bundle_id, quality["gate"]["findings"] if quality["gate"] else []

@@ -27,8 +27,9 @@ ROWS = (
 )
 
 
-def page(path: Path, quality: Quality) -> str:
-    """The page of the bundle at `path`. The same bundle and numbers give the same bytes."""
+def page(path: Path, quality: Quality, name: str = "") -> str:
+    """The page of the bundle at `path`, which it calls `name`, or by its path. The same bundle and numbers give the
+    same bytes."""
     bundle = open_bundle(path, digests=False)
     manifest, errors = bundle.manifest, read_quant_errors(bundle)
     mode, first = next(iter(quality["modes"].items()))
@@ -37,6 +38,7 @@ def page(path: Path, quality: Quality) -> str:
         "eval.html.jinja",
         Path(__file__).parent,
         bundle=bundle,
+        name=name or str(path),
         model=manifest["model"],
         model_words=model_text(manifest["model"]),
         scheme=scheme_text(manifest["quant"]["bits"], manifest["quant"]["group_size"], manifest["quant"]),
