@@ -47,7 +47,7 @@ def int4_group(exact: np.ndarray) -> Group:
     high, low = float(exact.max()), float(exact.min())
     least = max(max(high, -low) / 8.5, min(high, -low) / 7.5)
     sign = -1 if high >= -low else 1
-    scales = [sign * least_bfloat16(least * (1 + i / 32)) for i in range(8)]
+    scales = [sign * least_bfloat16(least * (1 + i / 20)) for i in range(4)]
     steps, scale, error, whole = one_group(exact, scales, -8, 7)
     return steps + 8, scale, error, whole
 
