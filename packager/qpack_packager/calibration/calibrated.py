@@ -10,7 +10,7 @@ import torch
 
 from qpack_packager.calibration.activations import read_windows, write_windows
 from qpack_packager.calibration.forward import StreamedModel
-from qpack_packager.calibration.gptq import NotDefiniteError, factor
+from qpack_packager.calibration.gptq import NotDefiniteError, damping_for, factor
 from qpack_packager.calibration.hessians import Hessian, see_inputs
 from qpack_packager.calibration.rounding import restored, round_weight
 from qpack_packager.checkpoint.checkpoint import Checkpoint
@@ -20,6 +20,7 @@ from qpack_packager.weights.lines import spans
 from qpack_schemas.errors import InputError, QualityError
 from qpack_schemas.strict_json import dump_compact, parse_strict
 
+ENOUGH = 10  # tokens per input of the widest matrix, from which on more of them change little (docs/quality.md)
 _STATE = "state.json"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
 
@@ -67,9 +68,9 @@ class Calibrated:
         seen, reason = self._inputs(module), None
         hessian = seen.finish()
         try:
-            factored = factor(hessian)
+            factored = factor(hessian, damping_for(len(hessian), seen.tokens))
         except NotDefiniteError as error:
-            factored, reason = None, str(error)
+            factored, reason = None, f"the Hessian can't be used: {error}"
             self._fall_back(module, seen.tokens, reason)
         rounded = round_weight(weight, hessian, factored)
         self._put(module, rounded.quantized)
@@ -129,7 +130,7 @@ class Calibrated:
     def _fall_back(self, module: Module, tokens: int, reason: str) -> None:
         if self.fallbacks == self.max_fallbacks:
             raise QualityError(
-                f"GPTQ failed on what {tokens} tokens gave: {reason}; {self.fallbacks} modules have been rounded to "
+                f"of {tokens} tokens, {reason}; {self.fallbacks} modules have been rounded to "
                 f"nearest instead, {self.max_fallbacks} may be",
                 where=module.name,
                 remedy=f"give more calibration text, or let it be: --max-fallbacks {self.fallbacks + 1}",
@@ -168,9 +169,9 @@ class Calibrated:
 
 def _notes(checkpoint: Checkpoint, windows: np.ndarray) -> list[str]:
     widest = max(checkpoint.config.hidden_size, checkpoint.config.intermediate_size)
-    if windows.size >= widest:
+    if windows.size >= ENOUGH * widest:
         return []
     return [
-        f"the calibration text has {windows.size:,} tokens, fewer than the {widest:,} inputs of the widest matrix: "
-        "what it doesn't show is rounded to nearest"
+        f"the calibration text has {windows.size:,} tokens; more than {ENOUGH} times the {widest:,} inputs of the "
+        "widest matrix would serve better"
     ]

@@ -13,7 +13,7 @@ import torch
 
 from qpack_packager.quantize.groups import GROUP, Quantized
 
-DAMPINGS = (0.01, 0.1, 1.0)  # of the mean diagonal; the first with which the Hessian can be factored
+LEAST_DAMPING, MOST_DAMPING = 0.01, 1.0  # of the mean diagonal
 GRID = tuple(0.7 + step / 32 for step in range(16))  # multiples of the smallest scale that clips nothing
 
 
@@ -35,13 +35,20 @@ class Factor:
         return torch.empty_like(self.order, dtype=torch.float32).scatter_(0, self.order, self.upper.diagonal() ** -2)
 
 
-def factor(hessian: torch.Tensor) -> Factor:
-    """float64 [K, K] -> its factor, of whole groups. Inputs that are always 0 are left with the damping alone, so that
-    their weights are rounded to nearest. Raises NotDefiniteError.
+def damping_for(inputs: int, tokens: int) -> float:
+    """The share of the mean diagonal that is added at first: 0.01, as in the paper, or K / n where n tokens are so few
+    that this is more. About so uncertain is what they say of K inputs; believed, it would be fitted to the text."""
+    return min(max(LEAST_DAMPING, inputs / tokens), MOST_DAMPING)
+
+
+def factor(hessian: torch.Tensor, damping: float = LEAST_DAMPING) -> Factor:
+    """float64 [K, K] -> its factor, of whole groups, with `damping` or the first of ten times, a hundred times as much
+    with which there is one. Inputs that are always 0 are left with the damping alone, so that their weights are rounded
+    to nearest. Raises NotDefiniteError.
 
     With the columns in reverse H = L L^T; L^-1, turned round again, is U: the inverse itself is not needed."""
     if not hessian.isfinite().all():
-        raise NotDefiniteError("the Hessian holds NaN or infinity")
+        raise NotDefiniteError("it holds NaN or infinity")
     k, width = len(hessian), -(-len(hessian) // GROUP) * GROUP
     mean = float(hessian.diagonal().mean()) or 1.0
     falling = torch.argsort(hessian.diagonal(), descending=True, stable=True)
@@ -49,14 +56,14 @@ def factor(hessian: torch.Tensor) -> Factor:
     damped = torch.zeros(width, width, dtype=torch.float64)
     damped[-k:, -k:] = hessian[falling.flip(0)][:, falling.flip(0)]
     undamped = damped.diagonal().clone()
-    for damping in DAMPINGS:
+    while True:
         damped.diagonal()[:] = undamped + damping * mean
         lower, failed = torch.linalg.cholesky_ex(damped)
         if not failed and (upper := invert(lower).flip(0, 1).float()).isfinite().all():
             return Factor(order, upper, damping)
-    raise NotDefiniteError(
-        f"even with {DAMPINGS[-1]:g} of its mean diagonal added, the Hessian is not positive definite"
-    )
+        if damping >= MOST_DAMPING:
+            raise NotDefiniteError(f"even with {damping:g} of its mean diagonal added, it is not positive definite")
+        damping = min(10 * damping, MOST_DAMPING)
 
 
 def invert(lower: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,5 @@ def start_calibration(checkpoint: Checkpoint, options: Options, bundle: Path, pr
         "transformers": version("transformers"),
         "numpy": version("numpy"),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": str(threads),
     }
     return Calibration(calibrated, windows.text_sha256, environment)

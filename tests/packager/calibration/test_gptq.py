@@ -141,6 +141,11 @@ def test_damping_grows_until_the_hessian_can_be_factored(below: float, damping: 
     assert gptq.factor(torch.from_numpy((turned * values) @ turned.T)).damping == damping
 
 
+@pytest.mark.parametrize(("tokens", "damping"), [(100_000, 0.01), (1280, 0.1), (50, 1.0)])
+def test_a_short_text_is_trusted_less(tokens: int, damping: float):
+    assert gptq.damping_for(128, tokens) == damping
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_hessian_that_is_not_finite_is_an_error(value: float):
     hessian = torch.eye(128, dtype=torch.float64)
@@ -152,5 +157,5 @@ def test_a_hessian_that_is_not_finite_is_an_error(value: float):
 def test_a_hessian_that_no_damping_mends_is_an_error():
     hessian = torch.eye(128, dtype=torch.float64)
     hessian[0, 1] = hessian[1, 0] = 1e3
-    with pytest.raises(gptq.NotDefiniteError, match="even with 1 of its mean diagonal"):
+    with pytest.raises(gptq.NotDefiniteError, match="even with 1 of its mean diagonal added"):
         gptq.factor(hessian)
