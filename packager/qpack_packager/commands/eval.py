@@ -16,7 +16,7 @@ def report(bundle: Path, quality: Quality, output_format: str) -> str:
         from qpack_packager.evaluate.report_page import page
 
         return page(bundle, rounded(quality))
-    return "\n".join([*_lines(bundle, quality), ""])
+    return "\n".join([*_lines(bundle, rounded(quality)), ""])  # rounded once: the same digits as in the JSON
 
 
 def _lines(bundle: Path, quality: Quality) -> Iterator[str]:
