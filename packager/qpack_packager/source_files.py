@@ -16,12 +16,14 @@ def source_files(directory: Path, names: Iterable[str], progress: Progress) -> l
     sizes = {name: (directory / name).stat().st_size for name in sorted(names)}
 
     def entry(name: str) -> SourceFile:
-        made: SourceFile = {"path": name, "bytes": sizes[name], "sha256": sha256_of(directory / name)}
-        step(name, sizes[name])
-        return made
+        return {"path": name, "bytes": sizes[name], "sha256": sha256_of(directory / name)}
 
     with (
         progress.phase("source", sum(sizes.values()), "bytes") as step,
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
     ):
-        return list(pool.map(entry, sizes))
+        entries: list[SourceFile] = []
+        for made in pool.map(entry, sizes):  # progress is told by one thread, so that its lines stay whole
+            entries.append(made)
+            step(made["path"], made["bytes"])
+        return entries

@@ -256,7 +256,7 @@ def test_ctrl_c_leaves_one_line_and_no_bundle(tmp_path: Path):
     command = [sys.executable, "-c", restore + CLI, "build", str(model), "-o", str(tmp_path / "out" / "bundle")]
     with subprocess.Popen([*command, "--progress", "json"], stderr=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stderr is not None
-        while json.loads(process.stderr.readline())["event"] != "step":
+        while (event := json.loads(process.stderr.readline()))["event"] != "step" or event["phase"] != "weights":
             pass
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read().splitlines()
