@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from bundles import ASSETS
 from qpack_packager.cli import main
+from qpack_packager.evaluate import build_gate
 from qpack_schemas.bundle import open_bundle
 
 MODEL = ASSETS / "tiny-qwen3"
@@ -96,3 +97,17 @@ def test_a_recipe_sets_the_gate(tmp_path: Path, text: Path):
     recipe.write_text(f"eval: {json.dumps(str(text))}\nmax_kl: 0.0001\n", encoding="utf-8")
     assert build(tmp_path / "out" / "bundle", "--recipe", recipe).exit_code == 3
     assert build(tmp_path / "out" / "bundle", "--recipe", recipe, "--max-kl", "0.1").exit_code == 0
+
+
+@pytest.mark.parametrize("absent", ["torch", "transformers"])
+def test_what_the_reference_needs_is_missed_before_the_build_and_not_behind_it(
+    absent: str, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = build_gate.find_spec
+    monkeypatch.setattr(build_gate, "find_spec", lambda name: None if name == absent else found(name))
+    result = build(tmp_path / "bundle", "--eval", text)
+    assert result.exit_code == 2
+    assert f"needs {absent}, which is not installed" in result.stderr
+    assert "pip install 'qpack-llm[packager,runtime,quality]'" in result.stderr
+    assert "weights" not in result.stderr
+    assert os.listdir(tmp_path) == []

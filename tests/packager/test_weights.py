@@ -1,5 +1,6 @@
 """From checkpoint tensors to bundle tensors: nothing is lost, nothing is invented, everything is accounted for."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -229,10 +230,12 @@ def test_levels_that_contradict_each_other_are_resolved_by_the_tensors(tmp_path:
     assert manifest["model"]["tied_embeddings"]
 
 
-def test_peak_memory_is_bounded_by_the_largest_module_not_by_the_model(tmp_path: Path):
-    """TensorRT-Edge-LLM#30: 3 to 4 times the model in memory. Python allocations, at two depths of the same layers."""
+def test_peak_memory_is_bounded_by_the_largest_module_not_by_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """TensorRT-Edge-LLM#30: 3 to 4 times the model in memory. Python allocations, at two depths of the same layers. Of
+    one worker: when two have the most at once is chance."""
     import tracemalloc
 
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     peaks = []
     for layers in (2, 8):
         model = random_checkpoint(tmp_path / f"{layers}", "qwen3", num_hidden_layers=layers,

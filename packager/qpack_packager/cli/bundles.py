@@ -6,12 +6,16 @@ from typing import Literal
 
 import click
 
-from qpack_packager.cli.flags import (
-    BUNDLE,
-    FORMAT,
-)
+from qpack_packager.cli.flags import BUNDLE, FORMAT
 from qpack_schemas.errors import QualityError, UsageError
 from qpack_schemas.report import errors_reported
+
+REPORT_FORMAT = click.option(
+    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
+)
+REPORT_OUTPUT = click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write it there.  [default: stdout]"
+)
 
 
 @click.command()
@@ -34,18 +38,14 @@ def validate(bundle: Path, output_format: str) -> None:
 
 @click.command()
 @BUNDLE
-@click.option(
-    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it there.  [default: stdout]")
+@REPORT_FORMAT
+@REPORT_OUTPUT
 def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
     """Shows what is in BUNDLE.
 
     Model, memory, buckets, tensors, quantization errors and files; as html one page with drawings, which needs nothing
     but a browser. Bytes are not hashed: `validate` does that."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
-        from qpack_packager.check.replace_file import replace_file
-
         if output_format == "html":
             from qpack_packager.pages.inspect_page import report as page
 
@@ -54,15 +54,7 @@ def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
             from qpack_packager.commands.inspect import report
 
             shown = report(bundle, output_format) + "\n"
-        if output is None:
-            click.echo(shown.encode("utf-8"), nl=False)
-            return
-        if bundle.resolve() in output.resolve().parents:
-            raise UsageError(
-                f"--output {output} lies in the bundle, which holds only files that its manifest lists",
-                remedy="write it somewhere else",
-            )
-        replace_file(output, shown.encode("utf-8"))
+        _give_out(shown, output, bundle)
 
 
 @click.command()
@@ -112,10 +104,8 @@ def kernels(bundle: Path, output_format: str) -> None:
 @click.option("--windows", type=click.IntRange(1), help="Of 512 tokens, from the text's beginning.  [default: all]")
 @click.option("--max-ppl-ratio", type=float, help="The gate: perplexity over the reference's.")
 @click.option("--max-kl", type=float, help="The gate: mean KL divergence from the reference, in nats per token.")
-@click.option(
-    "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report there.  [default: stdout]")
+@REPORT_FORMAT
+@REPORT_OUTPUT
 @click.pass_context
 def evaluate(
     context: click.Context,
@@ -152,12 +142,7 @@ def evaluate(
             limit=windows,
         )
         shown = report(bundle, quality, output_format)
-        if output:
-            from qpack_packager.check.replace_file import replace_file
-
-            replace_file(output, shown.encode("utf-8"))
-        else:
-            click.echo(shown, nl=False)
+        _give_out(shown, output, bundle)
         if quality["gate"] and not quality["gate"]["passed"]:
             for finding in quality["gate"]["findings"]:
                 click.echo(f"missed: {finding}", err=True)
@@ -190,3 +175,18 @@ def export(
 
         export_bundle(bundle, output, format_name, Progress(progress))
         click.echo(f"{output} is a checkpoint in {format_name}'s format; its README.md says how to serve it")
+
+
+def _give_out(shown: str, output: Path | None, bundle: Path) -> None:
+    """A report on stdout, or whole in a file that is none of the bundle's."""
+    if output is None:
+        click.echo(shown.encode("utf-8"), nl=False)
+        return
+    if bundle.resolve() in output.resolve().parents:
+        raise UsageError(
+            f"--output {output} lies in the bundle, which holds only files that its manifest lists",
+            remedy="write it somewhere else",
+        )
+    from qpack_packager.check.replace_file import replace_file
+
+    replace_file(output, shown.encode("utf-8"))

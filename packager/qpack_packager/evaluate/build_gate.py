@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from qpack_packager.bundle_writer import BundleWriter
@@ -25,7 +26,8 @@ class Evaluation:
     def wanted(
         cls, text: Path | None, max_ppl_ratio: float | None, max_kl: float | None, *, keep_failed: bool
     ) -> "Evaluation | None":
-        """Raises UsageError for a gate without a text, and for a text that is no file."""
+        """Raises UsageError for a gate without a text and for a text that is no file, ModuleNotFoundError if what the
+        reference needs is not installed: a build should not find out at its end."""
         limits = max_ppl_ratio is not None or max_kl is not None
         if text is None:
             if limits or keep_failed:
@@ -33,6 +35,9 @@ class Evaluation:
             return None
         if not text.is_file():
             raise UsageError("is no file", where=str(text), remedy="name a text that the model was not trained on")
+        for module in ("torch", "transformers"):
+            if find_spec(module) is None:
+                raise ModuleNotFoundError(f"No module named {module!r}", name=module)
         return cls(text, Gate(max_ppl_ratio, max_kl) if limits else None, keep_failed)
 
     def measure(

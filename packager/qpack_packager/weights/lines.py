@@ -14,14 +14,12 @@ def read_lines(module: Module, checkpoint: Checkpoint, first: int, last: int) ->
     _, width = module.padded
     for rows, begin, end in spans(module):
         if begin <= first and last <= end and width == module.shape[1]:  # as they are
-            return _read(rows, checkpoint, first - begin, last - begin, end - begin).astype(np.float32, copy=False)
+            return _read(rows, checkpoint, first - begin, last - begin).astype(np.float32, copy=False)
     lines = np.zeros((last - first, width), np.float32)
     for rows, begin, end in spans(module):
         low, high = max(first, begin), min(last, end)
         if low < high:
-            lines[low - first : high - first, : module.shape[1]] = _read(
-                rows, checkpoint, low - begin, high - begin, end - begin
-            )
+            lines[low - first : high - first, : module.shape[1]] = _read(rows, checkpoint, low - begin, high - begin)
     return lines
 
 
@@ -49,7 +47,7 @@ def read_source(rows: Rows, checkpoint: Checkpoint, first: int, last: int) -> np
     return np.concatenate(pieces)
 
 
-def _read(rows: Rows, checkpoint: Checkpoint, first: int, last: int, count: int) -> np.ndarray:
+def _read(rows: Rows, checkpoint: Checkpoint, first: int, last: int) -> np.ndarray:
     lines = read_source(rows, checkpoint, first, last)
     if lines.dtype == np.float64:  # beyond float32's range it becomes infinity, which the method refuses
         with np.errstate(over="ignore"):

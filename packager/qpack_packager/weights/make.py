@@ -7,7 +7,7 @@ its method needs it so.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import ml_dtypes
@@ -96,7 +96,7 @@ class Maker:
 
         def pieces() -> Iterator[np.ndarray]:
             for quantized in self._rounded(module, int8.quantize):
-                done.append(Quantized(np.empty(0), *list(vars(quantized).values())[1:]))
+                done.append(replace(quantized, codes=np.empty(0)))
                 yield quantized.codes
             made.log = _log(module, "rtn", 8, done)
 

@@ -88,3 +88,10 @@ def test_what_can_not_be_measured_is_refused(bundle: Path, flags: tuple[str, ...
 
 def test_a_damaged_bundle_is_never_measured(tmp_path: Path):
     assert run(tmp_path).exit_code == 5
+
+
+def test_a_report_is_not_written_into_the_bundle(bundle: Path):
+    result = run(bundle, "-o", bundle / "notes.txt")
+    assert result.exit_code == 2
+    assert "lies in the bundle" in result.stderr
+    assert not (bundle / "notes.txt").exists()
