@@ -24,6 +24,17 @@ class Calibration:
     calibrated: Calibrated
     text_sha256: str
     environment: Mapping[str, str]
+    scratch_bytes: int  # of the disk: what goes into a layer and what comes out of it
+
+
+def environment() -> dict[str, str]:
+    """What the codes depend on beside their inputs: name -> version or value."""
+    return {
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "numpy": version("numpy"),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def start_calibration(checkpoint: Checkpoint, options: Options, bundle: Path, progress: Progress) -> Calibration:
@@ -40,10 +51,5 @@ def start_calibration(checkpoint: Checkpoint, options: Options, bundle: Path, pr
         progress.note(note)
     count, length = windows.ids.shape
     progress.note(f"calibrating on {count} windows of {length} tokens from {options.calibration.name}")
-    environment = {
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "numpy": version("numpy"),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-    }
-    return Calibration(calibrated, windows.text_sha256, environment)
+    scratch = 2 * windows.ids.size * checkpoint.config.hidden_size * 4  # float32
+    return Calibration(calibrated, windows.text_sha256, environment(), scratch)

@@ -47,6 +47,7 @@ def fingerprint(lowered: Lowered, options: Options, sources: Sequence[SourceFile
         "sources": list(sources),
         "method": options.method,
         "calibration": sha256_of(options.calibration) if options.calibration else None,
+        "environment": _environment() if options.method == "gptq" else None,
         "modules": [
             [m.name, m.form, m.imported, m.theta, [[rows.tensor, rows.part] for rows in m.sources]]
             for m in lowered.modules
@@ -56,16 +57,17 @@ def fingerprint(lowered: Lowered, options: Options, sources: Sequence[SourceFile
     return hashlib.sha256(dump_compact(facts)).hexdigest()
 
 
-def check_disk(lowered: Lowered, writer: BundleWriter) -> None:
-    """Raises FitError if the weights, which are nearly all of a bundle, don't fit on the disk. What an interrupted
-    build left of them is there already."""
+def check_disk(lowered: Lowered, writer: BundleWriter, scratch: int = 0) -> None:
+    """Raises FitError if the weights, which are nearly all of a bundle, and `scratch` bytes of activations don't fit on
+    the disk. What an interrupted build left of the weights is there already."""
     plans = plan_weights(lowered.layout).values()
     planned = sum(max(span.begin + span.bytes for span in plan.spans.values()) for plan in plans)
     there = sum(path.stat().st_size for path in (writer.folder / "weights").glob("*"))
     free = shutil.disk_usage(writer.folder).free
-    if planned - there > free:
+    if planned - there + scratch > free:
+        besides = f", the activations of the calibration {scratch:,}" if scratch else ""
         raise FitError(
-            f"the weights need {planned - there:,} bytes, the disk has {free:,} left",
+            f"the weights need {planned - there:,} bytes{besides}, the disk has {free:,} left",
             where=str(writer.folder.parent),
             remedy="free some space, or name an output on another disk",
         )
@@ -76,9 +78,11 @@ def add_weights(prepared: Prepared, options: Options, writer: BundleWriter, prog
     one says is finished, and is there, is taken over."""
     lowered, workers = prepared.lowered, len(os.sched_getaffinity(0))
     sizes = {module.name: _source_bytes(module, prepared) for module in lowered.modules}
-    journal, shards = Journal(writer.folder, mark), WeightShards(writer.folder, lowered.layout)
-    logs: list[Mapping[str, Any]] = []
     calibration = _calibration(prepared, options, writer, progress) if options.method == "gptq" else None
+    if calibration:
+        check_disk(lowered, writer, calibration.scratch_bytes)
+    logs: list[Mapping[str, Any]] = []
+    journal, shards = Journal(writer.folder, mark), WeightShards(writer.folder, lowered.layout)
     try:
         with (
             progress.phase("weights", sum(sizes.values()), "bytes") as step,
@@ -96,6 +100,13 @@ def add_weights(prepared: Prepared, options: Options, writer: BundleWriter, prog
     writer.files += shards.entries
     writer.add(QUANT_LOG, b"".join(map(dump_compact, logs)))
     return Weights(shards.places, logs, calibration)
+
+
+def _environment() -> dict[str, str]:
+    """Imported here for the same reason as below."""
+    from qpack_packager.calibration.start import environment
+
+    return environment()
 
 
 def _calibration(prepared: Prepared, options: Options, writer: BundleWriter, progress: Progress) -> "Calibration":
