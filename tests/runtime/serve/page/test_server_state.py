@@ -56,6 +56,7 @@ def test_the_state_is_asked_for_every_two_seconds_while_it_is_visible(open_page:
 
 def test_a_hidden_panel_asks_for_the_defaults_once(open_page: OpenPage, server: FakeServer):
     page = open_page(width=360, height=740)
+    expect(page.get_by_role("banner")).to_contain_text("Qwen3.5-2B")  # so that nothing of this load is still to come
     page.clock.install()
     server.asked.clear()
     page.reload()
