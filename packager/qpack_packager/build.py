@@ -4,18 +4,20 @@ from pathlib import Path
 
 from qpack_packager.bundle_writer import refuse_existing, writing
 from qpack_packager.checkpoint.model_text import ModelText
-from qpack_packager.cuda.package import add_kernels
-from qpack_packager.describe import describe
+from qpack_packager.cuda.package import add_kernels, compilers_of
+from qpack_packager.describe import describe, describe_model, describe_quant
 from qpack_packager.evaluate.build_gate import Evaluation
 from qpack_packager.evaluate.gate import missed
 from qpack_packager.prepare import prepare
 from qpack_packager.progress import Progress
+from qpack_packager.provenance import PROVENANCE, provenance
+from qpack_packager.sbom import SBOM, bill_of_materials
 from qpack_packager.serving import Options
 from qpack_packager.source_files import source_files
 from qpack_packager.text_files import add_text_files
 from qpack_packager.weights.add import add_weights, check_disk, fingerprint
 from qpack_schemas.bundle_rules import PROGRAM_PATHS
-from qpack_schemas.strict_json import dump_compact
+from qpack_schemas.strict_json import dump_canonical, dump_compact
 
 
 def build(
@@ -27,13 +29,14 @@ def build(
     kernel_cache: Path | None = None,
     resume: bool = False,
     evaluation: Evaluation | None = None,
+    recipe: Path | None = None,
 ) -> str:
     """Makes the bundle at `output` and returns its bundle_id. Nothing is at `output` unless the bundle is whole.
 
     `kernel_cache` keeps compiled kernels between builds; by default a folder in the user's cache. With `resume` the
     build goes on in what one that was interrupted has left, if that was the same build, and leaves what it has made if
-    it is interrupted itself. `evaluation` measures it before it is put in place. Raises QualityError if it misses the
-    gate of that."""
+    it is interrupted itself. `evaluation` measures it before it is put in place. `recipe` is where the options come
+    from, for the provenance. Raises QualityError if it misses the gate."""
     refuse_existing(output)
     prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
@@ -49,12 +52,17 @@ def build(
             writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
         kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
         weights = add_weights(prepared, options, writer, progress, mark)
+        quant, compilers = describe_quant(prepared), compilers_of(prepared.targets)
+        bill = bill_of_materials(describe_model(prepared), quant, sources, part, compilers)
+        writer.add(SBOM, dump_canonical(bill))
         manifest = describe(prepared, sources, weights, writer.files, part, kernels)
         bundle_id, findings = writer.seal(manifest), list[str]()
         if evaluation:
             bundle_id, findings = evaluation.measure(writer, output.name, manifest, text, progress)
             if findings and not evaluation.keep_failed:
                 raise missed(findings, output)
+        told = provenance(bundle_id, options, sources, recipe=recipe, eval_text=evaluation.text if evaluation else None)
+        writer.add_detached(PROVENANCE, dump_compact(told))
     if findings:
         raise missed(findings, output)
     return bundle_id

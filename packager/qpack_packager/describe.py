@@ -131,7 +131,8 @@ def describe_model(prepared: Prepared) -> Model:
 
 def _source(prepared: Prepared, files: list[SourceFile], text: TextPart) -> Source:
     notes = [*prepared.checkpoint.notes, *text.notes]
-    return {"uri": None, "revision": None, "files": files, "licenses": text.licenses, "notes": notes}
+    source: Source = {"uri": None, "revision": None, "files": files, "licenses": text.licenses, "notes": notes}
+    return source if text.license is None else {**source, "license": text.license}
 
 
 def _tensors(prepared: Prepared, places: Mapping[str, tuple[str, str]]) -> dict[str, Tensor]:

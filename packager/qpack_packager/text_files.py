@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from qpack_packager.bundle_writer import BundleWriter
 from qpack_packager.checkpoint.checkpoint import CONFIG
+from qpack_packager.checkpoint.declared_license import declared_license
 from qpack_packager.checkpoint.model_text import CleanText, ModelText
 from qpack_packager.checkpoint.tokenizer_facts import (
     CHAT_TEMPLATE,
@@ -27,7 +28,8 @@ class TextPart:
     """What the manifest says about text."""
 
     files: list[TextFile]
-    licenses: list[str]
+    license: str | None  # as the checkpoint declares it
+    licenses: list[str]  # the files
     notes: list[str]
     probes: Probes
 
@@ -51,7 +53,8 @@ def add_text_files(text: ModelText, writer: BundleWriter) -> TextPart:
         licenses.append(f"LICENSES/{name}")
     read = [name for name in (*JSON_FILES, CHAT_TEMPLATE, *sorted(names)) if name in text]
     warnings = [warning for name in read for warning in text.clean(name).warnings]
-    return TextPart(sorted(files, key=lambda f: f["path"]), licenses, [*warnings, *notes], _probes(text, template))
+    files.sort(key=lambda file: file["path"])
+    return TextPart(files, declared_license(text), licenses, [*warnings, *notes], _probes(text, template))
 
 
 def _add(clean: CleanText, path: str, writer: BundleWriter) -> TextFile:

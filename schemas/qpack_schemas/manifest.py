@@ -57,7 +57,8 @@ class Source(TypedDict):
     uri: str | None
     revision: str | None
     files: list[SourceFile]
-    licenses: list[str]
+    license: NotRequired[str]  # as the checkpoint's model card declares it
+    licenses: list[str]  # the files
     notes: list[str]
 
 

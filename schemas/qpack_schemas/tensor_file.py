@@ -16,7 +16,7 @@ from qpack_schemas.errors import InputError
 from qpack_schemas.strict_json import JsonValue, parse_strict
 
 ALIGNMENT = 256  # bytes; what a GPU's widest load and every SIMD load can rely on
-SHARD_BYTES = 2 * 1024**3  # largest data section of one file, unless a single tensor is larger
+SHARD_BYTES = 32 << 20  # largest data section of a file unless one tensor is larger; an update moves whole files
 PAD_PREFIX = "pad."  # names of the filler tensors; safetensors allows no unnamed hole
 MAX_HEADER_BYTES = 100_000_000  # the library's own limit
 

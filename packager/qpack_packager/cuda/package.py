@@ -76,3 +76,8 @@ def describe_targets(
             "kernels": dict(entries),
         }
     return described
+
+
+def compilers_of(lowered: Sequence[LoweredTarget]) -> list[tuple[str, str]]:
+    """Name and version of all that makes the kernels; an architecture may need an assembler of its own."""
+    return sorted({pair for one in lowered for pair in compilers(one.target).items()})

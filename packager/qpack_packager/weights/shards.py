@@ -23,12 +23,13 @@ _UNSYNCED = 1 << 25  # bytes written before the disk is told to take them in
 
 
 def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
-    """Weight file -> what it will hold: the tensors in order, in shards of at most SHARD_BYTES unless a single tensor
-    is larger."""
-    shards, size = list[list[str]](), 0
+    """Weight file -> what it will hold: the tensors in order, in shards of one layer and at most SHARD_BYTES, unless a
+    single tensor is larger. So a change of a tensor, even of its size, changes no file of another layer, and hosts that
+    have the older bundle fetch little."""
+    shards, size, layer = list[list[str]](), 0, ""
     for name, buffer in layout.items():
-        padded = align(buffer.bytes())
-        if not shards or size + padded > SHARD_BYTES:
+        padded, before, layer = align(buffer.bytes()), layer, _layer(name)
+        if not shards or layer != before or size + padded > SHARD_BYTES:
             shards.append([])
             size = 0
         shards[-1].append(name)
@@ -38,6 +39,11 @@ def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
         f"weights/{index:05}.safetensors": plan_file({name: stored[name] for name in names})
         for index, names in enumerate(shards)
     }
+
+
+def _layer(name: str) -> str:
+    """`layers.3.mlp.down.q` -> 3; empty for what stands before and behind the layers."""
+    return name.split(".")[1] if name.startswith("layers.") else ""
 
 
 class WeightShards:
