@@ -80,7 +80,7 @@ def tracked(*pathspecs: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def base() -> str:
-    return " ".join(installed(PYPROJECT["project"]["dependencies"]) | {"qpack_packager", "qpack_schemas"})
+    return " ".join(installed(PYPROJECT["project"]["dependencies"]) | {"qpack_packager", "qpack_delivery", "qpack_schemas"})
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def edge() -> str:
     libraries = installed(project["dependencies"] + project["optional-dependencies"]["runtime"])
     forbidden = next(set(contract["forbidden_modules"]) for contract in contracts if contract["id"] == "runtime")
     assert {"torch", "transformers", "triton", "chardet", "yaml", "huggingface_hub"} <= forbidden
-    return " ".join(libraries - forbidden | {"qpack_runtime", "qpack_schemas"})
+    return " ".join(libraries - forbidden | {"qpack_runtime", "qpack_delivery", "qpack_schemas"})
 
 
 def test_the_contract_imports_only_the_standard_library_and_jsonschema():
@@ -109,7 +109,7 @@ def test_the_contract_imports_only_the_standard_library_and_jsonschema():
                 assert module.partition(".")[0] in allowed, f"{file}:{node.lineno} imports {module}"
 
 
-@pytest.mark.parametrize("room", ["packager", "schemas", "runtime"])
+@pytest.mark.parametrize("room", ["packager", "schemas", "delivery", "runtime"])
 def test_every_folder_of_code_is_a_package(room: str):
     """import-linter, type checkers and pkgutil look into packages only."""
     for file in (ROOT / room / f"qpack_{room}").rglob("*.py"):
@@ -147,7 +147,7 @@ def test_the_cuda_extra_is_small_and_brings_no_compiler():
 
 def test_a_build_without_triton_is_told_the_install_it_needs(tmp_path: Path):
     requirements = PYPROJECT["project"]["dependencies"] + PYPROJECT["project"]["optional-dependencies"]["packager"]
-    allowed = " ".join(installed(requirements) | {"qpack_packager", "qpack_schemas"})
+    allowed = " ".join(installed(requirements) | {"qpack_packager", "qpack_delivery", "qpack_schemas"})
     command = ["build", "tests/assets/tiny-qwen3", "-o", str(tmp_path / "bundle"), "--target", "cuda:sm_89"]
     ran = python(ONLY + QPACK, allowed, *command)
     assert (ran.returncode, "Traceback" in ran.stderr) == (2, False), ran.stderr
@@ -178,7 +178,7 @@ def test_the_base_install_is_enough_for(command: str, base: str, tiny_bundle: Ca
 
 def test_the_architecture_page_names_every_file_of_the_rooms():
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    for file in tracked("packager", "schemas", "runtime"):
+    for file in tracked("packager", "schemas", "delivery", "runtime"):
         if file.name != "__init__.py":
             assert re.search(rf"(?<!\w){re.escape(file.name)}", page), f"ARCHITECTURE.md doesn't say what {file} is for"
 

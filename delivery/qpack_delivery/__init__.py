@@ -1,0 +1,1 @@
+"""How a bundle travels, and who vouches for it: bundle -> registry -> bundle on another host."""
