@@ -1,5 +1,6 @@
 """`open`: from a directory to something that decodes. Verifies first, allocates second, binds last."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.engine import Engine, Executor
 from qpack_runtime.probes import check_probes
+from qpack_runtime.signature import trust_of
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_rules import TOKENIZER_PATH
 from qpack_schemas.errors import Finding, IntegrityError, UsageError
@@ -47,6 +49,9 @@ def boot(
     verify: Verify = "full",
     allow_eager: bool = False,
     allow_ptx: bool = False,
+    require_signature: bool = False,
+    pubkeys: Sequence[Path] = (),
+    min_version: str | None = None,
     watch: BootWatch | None = None,
 ) -> Booted:
     """Boots the bundle at `path` on a device: without one on the CPU, or by the reference executor where this
@@ -54,9 +59,11 @@ def boot(
 
     `mode`, `threads` and `code_path` are for "cpu", the permissions for "cuda": launches without a graph where the
     driver makes none, and kernels that the driver compiles. `verify` "quick" compares
-    files by size only. `watch` is told of each phase and bucket while the boot goes on.
+    files by size only. With `require_signature` one of the `pubkeys` must have signed the bundle, as `min_version` or
+    newer. `watch` is told of each phase and bucket while the boot goes on.
 
-    Raises BundleError if the bundle must not be opened, UnsupportedError or FitError if it can't run here."""
+    Raises BundleError if the bundle must not be opened, TrustError if nobody trusted has signed it, UnsupportedError
+    or FitError if it can't run here."""
     notes = []
     if device is None:
         from qpack_runtime.cpu.native import LIBRARY
@@ -72,9 +79,14 @@ def boot(
         raise UsageError(
             f"device {device} has one mode and its own threads", remedy="leave --mode, --threads and --code-path out"
         )
+    trust = trust_of(require_signature, pubkeys, min_version, quick=verify == "quick")
     watch = watch or BootWatch()
     watch.begin("verify")
     bundle = open_bundle(path, digests=verify == "full")
+    if trust:
+        from qpack_delivery.signing.verify import check_signature
+
+        notes.append(str(check_signature(path, bundle.bundle_id, trust)))
     watch.expected = tuple(bundle.manifest["capture_order"])
     executor = _executor(bundle, device, mode, threads, code_path, allow_eager, allow_ptx, watch)
     watch.begin("tokenizer")

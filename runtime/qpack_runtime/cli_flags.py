@@ -36,6 +36,15 @@ _BOOT = (
         show_default=True,
         help="full: the digest of every file; quick: their sizes.",
     ),
+    click.option("--require-signature", is_flag=True, help="Boot only what a key of --pubkey has signed."),
+    click.option(
+        "--pubkey",
+        "pubkeys",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="A public key in PEM whose signature counts; of several, one is enough.",
+    ),
+    click.option("--min-version", metavar="VERSION", help="The oldest version that may have been signed."),
 )
 
 

@@ -6,6 +6,7 @@ QpackError                  what, where, both values, the remedy; `exit_code` is
 +-- QualityError       3    the quantized model missed its gate
 +-- UnsupportedError   4    the target, host or architecture is not supported
 +-- FitError           6    the request or the model does not fit
++-- TrustError         8    nobody who is trusted vouches for the bundle
 +-- BundleError             the bundle must not be opened: carries all findings
     +-- IntegrityError 5    it is damaged
     +-- VersionError   7    it needs another version of qpack
@@ -78,3 +79,7 @@ class FitError(QpackError):
 
 class VersionError(BundleError):
     exit_code = 7
+
+
+class TrustError(QpackError):
+    exit_code = 8

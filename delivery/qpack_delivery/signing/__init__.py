@@ -1,0 +1,1 @@
+"""Who vouches for a bundle: DSSE envelopes over its in-toto statement."""
