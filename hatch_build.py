@@ -1,5 +1,6 @@
-"""Hatchling's build hook: the library of the CPU kernels goes into each wheel, and for an editable install into the
-checkout. Without a compiler that can make it, qpack is installed without it, unless QPACK_REQUIRE_CPU is 1."""
+"""Hatchling's build hook: the manual pages and the library of the CPU kernels go into each wheel; for an editable
+install the library goes into the checkout. Without a compiler that can make it, qpack is installed without it, unless
+QPACK_REQUIRE_CPU is 1."""
 
 import os
 import subprocess
@@ -19,6 +20,11 @@ class CpuLibrary(BuildHookInterface):
         """`version` is "editable", or "standard" for a wheel that holds everything."""
         self.work = TemporaryDirectory(prefix="qpack-wheel-")
         editable = version == "editable"
+        if not editable:
+            pages = Path(self.work.name, "man")
+            pages.mkdir()
+            subprocess.run([sys.executable, str(Path(self.root, "scripts", "make_man.py")), str(pages)], check=True)
+            build_data["shared_data"][str(pages)] = "share/man/man1"
         library = Path(self.root, "runtime", LIBRARY) if editable else Path(self.work.name, "library.so")
         command = [sys.executable, str(Path(self.root, "scripts", "build_cpu.py")), "--output", str(library)]
         made = subprocess.run(command, check=False, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")

@@ -89,15 +89,19 @@ def _begin(output: Path) -> tuple[Path, int]:
     """A new directory and its lock. One that another build's sweep finds before it is locked is gone: then again."""
     while True:
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.partial"
-        folder.mkdir()
         try:
+            folder.mkdir()
             handle = os.open(folder, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, handle
+            os.close(handle)
         except FileNotFoundError:
-            continue
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder, handle
-        os.close(handle)
+            if not output.parent.exists():
+                raise
+        except KeyboardInterrupt:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def refuse_existing(output: Path) -> None:

@@ -5,7 +5,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Literal, Protocol
+
+from qpack_schemas.terminal import is_plain
 
 Mode = Literal["auto", "plain", "json"]
 Unit = Literal["", "bytes"]
@@ -18,7 +21,7 @@ class Step(Protocol):
 
 class Progress:
     def __init__(self, mode: Mode = "auto"):
-        self.mode = "bar" if mode == "auto" and sys.stderr.isatty() else "plain" if mode == "auto" else mode
+        self.mode = mode if mode != "auto" else "plain" if is_plain(sys.stderr) or find_spec("rich") is None else "bar"
 
     def note(self, message: str) -> None:
         """Something a person should know that is no error."""
@@ -65,10 +68,13 @@ class Progress:
             TransferSpeedColumn,
         )
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
-        shown = [DownloadColumn(), TransferSpeedColumn()] if unit else [MofNCompleteColumn()]
-        columns = [TextColumn("{task.description}"), BarColumn(), *shown, TimeRemainingColumn()]
-        with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
+        whole = Column(no_wrap=True)  # where it is narrow, the bar gives way
+        amounts = (DownloadColumn, TransferSpeedColumn) if unit else (MofNCompleteColumn,)
+        shown = [column(table_column=whole) for column in (*amounts, TimeRemainingColumn)]
+        columns = [TextColumn("{task.description}"), BarColumn(None), *shown]
+        with RichProgress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
             task = bars.add_task(name, total=total)
             yield lambda finished, amount=1: bars.advance(task, amount)
 

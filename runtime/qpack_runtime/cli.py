@@ -8,14 +8,16 @@ from typing import Any
 import click
 
 from qpack_runtime.cli_flags import BUNDLE, FORMAT, Numbers, boot_options
+from qpack_runtime.cli_program import Program
 from qpack_runtime.serve.command import serve
 from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.report import errors_reported
+from qpack_schemas.terminal import painted
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")  # options of `generate`
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="qpack-llm", prog_name="qpack-runtime")
 def main() -> None:
     """Boots bundles made by `qpack build` and decodes with them."""
@@ -95,7 +97,7 @@ def generate(
             click.echo(json.dumps(facts, ensure_ascii=True))
         else:
             click.echo()
-            click.echo(_summary(generation, booted, timings), err=True)
+            click.echo(painted(_summary(generation, booted, timings), sys.stderr), err=True)
 
 
 @main.command()
@@ -112,7 +114,7 @@ def doctor(context: click.Context, bundle: Path, allow_ptx: bool, output_format:
         from qpack_runtime.cuda.doctor import as_json, as_text, diagnose
 
         found = diagnose(bundle, allow_ptx=allow_ptx)
-        click.echo(as_json(found) if output_format == "json" else as_text(found))
+        click.echo(as_json(found) if output_format == "json" else painted(as_text(found), sys.stdout))
         context.exit(max(one.exit_code for one in found))
 
 
@@ -175,7 +177,8 @@ def bench(
         report = measured(bundle, choices, wanted, lambda line: click.echo(line, err=True))
         if other is not None:
             report["x-compare"] = compared(report, other)
-        click.echo(json.dumps(report, ensure_ascii=True) if output_format == "json" else as_text(report))
+        as_json = output_format == "json"
+        click.echo(json.dumps(report, ensure_ascii=True) if as_json else painted(as_text(report), sys.stdout))
 
 
 @main.command()

@@ -24,6 +24,7 @@ from qpack_packager.textfix.kinds import Kind, kind_of
 from qpack_packager.textfix.report import Problem, place, preview
 from qpack_packager.textfix.rules import Rule
 from qpack_schemas.errors import UsageError
+from qpack_schemas.terminal import painted
 
 RENDER = {
     "text": as_text.render,
@@ -67,7 +68,8 @@ def write_report(report: Report, output_format: str, output: Path | None) -> Non
     text = RENDER[output_format](report)
     if output is None:
         encoding = sys.stdout.encoding or "ascii"
-        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+        click.echo(painted(text, sys.stdout) if output_format == "text" else text, nl=False)
         return
     try:
         replace_file(output, text.encode("utf-8"))

@@ -1,14 +1,17 @@
 """Commands about a bundle: whether it is whole, what is in it, how good it is, and the way out of it."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from qpack_packager.cli.flags import BUNDLE, FORMAT
+from qpack_packager.cli.completion import folders
+from qpack_packager.cli.flags import BUNDLE, FORMAT, show
 from qpack_schemas.errors import QualityError, UsageError
 from qpack_schemas.report import errors_reported
+from qpack_schemas.terminal import painted
 
 REPORT_FORMAT = click.option(
     "--format", "output_format", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
@@ -54,12 +57,12 @@ def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
             from qpack_packager.commands.inspect import report
 
             shown = report(bundle, output_format) + "\n"
-        _give_out(shown, output, bundle)
+        _give_out(shown, output_format, output, bundle)
 
 
 @click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=click.Path(path_type=Path), shell_complete=folders)
+@click.argument("b", type=click.Path(path_type=Path), shell_complete=folders)
 @FORMAT
 @click.pass_context
 def diff(context: click.Context, a: Path, b: Path, output_format: str) -> None:
@@ -70,7 +73,7 @@ def diff(context: click.Context, a: Path, b: Path, output_format: str) -> None:
         from qpack_packager.commands.diff import compare
 
         text, equal = compare(a, b, output_format)
-        click.echo(text)
+        show(text, output_format)
         context.exit(0 if equal else 1)
 
 
@@ -85,7 +88,7 @@ def kernels(bundle: Path, output_format: str) -> None:
     with errors_reported(extra="packager,kernels", as_json=output_format == "json"):
         from qpack_packager.commands.kernels import report
 
-        click.echo(report(bundle, output_format))
+        show(report(bundle, output_format), output_format)
 
 
 @click.command("eval")
@@ -142,34 +145,39 @@ def evaluate(
             limit=windows,
         )
         shown = report(bundle, quality, output_format)
-        _give_out(shown, output, bundle)
+        _give_out(shown, output_format, output, bundle)
         if quality["gate"] and not quality["gate"]["passed"]:
             for finding in quality["gate"]["findings"]:
-                click.echo(f"missed: {finding}", err=True)
+                click.echo(painted(f"missed: {finding}", sys.stderr), err=True)
             context.exit(QualityError.exit_code)
 
 
 @click.command()
 @BUNDLE
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the checkpoint is to be.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where it is to be.")
 @click.option(
     "--format",
     "format_name",
     required=True,
-    type=click.Choice(["compressed-tensors", "gptq"]),
-    help="What vLLM, SGLang and transformers read; compressed-tensors holds every bundle of int4 and int8 layers.",
+    type=click.Choice(["compressed-tensors", "gptq", "oci"]),
+    help="compressed-tensors, gptq: what vLLM, SGLang and transformers read; the first holds every bundle of int4 and "
+    "int8 layers. oci: an image layout, for registries without a network.",
 )
 @click.option("--progress", type=click.Choice(["auto", "plain", "json"]), default="auto", show_default=True)
 def export(
     bundle: Path,
     output: Path,
-    format_name: Literal["compressed-tensors", "gptq"],
+    format_name: Literal["compressed-tensors", "gptq", "oci"],
     progress: Literal["auto", "plain", "json"],
 ) -> None:
-    """Writes the weights of BUNDLE as a Hugging Face checkpoint.
+    """Writes BUNDLE in a form that other programs read.
 
-    Codes and scales as they are in BUNDLE, for engines that serve on several GPUs. Every byte of BUNDLE is checked."""
+    A Hugging Face checkpoint has codes and scales as they are in BUNDLE, for engines that serve on several GPUs. Every
+    byte of BUNDLE is checked."""
     with errors_reported(extra="packager"):
+        if format_name == "oci":
+            _export_layout(bundle, output)
+            return
         from qpack_packager.export.export import export as export_bundle
         from qpack_packager.progress import Progress
 
@@ -177,10 +185,23 @@ def export(
         click.echo(f"{output} is a checkpoint in {format_name}'s format; its README.md says how to serve it")
 
 
-def _give_out(shown: str, output: Path | None, bundle: Path) -> None:
+def _export_layout(bundle: Path, output: Path) -> None:
+    from qpack_delivery.oci.image_layout import write_image_layout
+    from qpack_packager.bundle_writer import refuse_existing, writing
+    from qpack_schemas.bundle import open_bundle
+
+    refuse_existing(output)
+    opened = open_bundle(bundle)
+    with writing(output) as writer:
+        digest = write_image_layout(opened, writer.folder)
+    click.echo(f"{output} is an OCI image layout, its manifest {digest}")
+
+
+def _give_out(shown: str, output_format: str, output: Path | None, bundle: Path) -> None:
     """A report on stdout, or whole in a file that is none of the bundle's."""
     if output is None:
-        click.echo(shown.encode("utf-8"), nl=False)
+        text = painted(shown, sys.stdout) if output_format == "text" else shown
+        click.echo(text.encode("utf-8"), nl=False)
         return
     if bundle.resolve() in output.resolve().parents:
         raise UsageError(

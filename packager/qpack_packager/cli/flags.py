@@ -1,24 +1,33 @@
 """Flags that several `qpack` commands take, and what they mean together."""
 
+import sys
 from pathlib import Path
 
 import click
 
+from qpack_packager.cli.completion import folders, recipes, targets
 from qpack_schemas.report import errors_reported
+from qpack_schemas.terminal import painted
 
 FORMAT = click.option(
     "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-BUNDLE = click.argument("bundle", type=click.Path(path_type=Path))
+BUNDLE = click.argument("bundle", type=click.Path(path_type=Path), shell_complete=folders)
 FORMS = ["bf16", "int8", "int4"]
+RECIPE = "qpack.recipe"  # where a command's context keeps the path of its recipe
 LEGACY = ["gb18030", "cp950", "cp932", "euc_jp", "cp949"]
-MODEL = click.argument("model", type=click.Path(path_type=Path))
+MODEL = click.argument("model", type=click.Path(path_type=Path), shell_complete=folders)
 KERNEL_CACHE = click.option(
     "--kernel-cache",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="QPACK_KERNEL_CACHE",
     help="Keeps compiled kernels between builds.  [default: qpack/kernels in the user's cache]",
 )
+
+
+def show(report: str, output_format: str) -> None:
+    """A report on stdout; text for people as a terminal shows it best, anything else as it is."""
+    click.echo(painted(report, sys.stdout) if output_format == "text" else report)
 
 
 class Numbers(click.ParamType):
@@ -55,7 +64,9 @@ def _apply_recipe(context: click.Context, option: click.Parameter, name: str | N
         with errors_reported(extra="packager"):
             from qpack_packager.recipe import find_recipe, read_recipe
 
-            context.default_map = read_recipe(find_recipe(name))
+            path = find_recipe(name)
+            context.default_map = read_recipe(path)
+            context.meta[RECIPE] = path
 
 
 def model_options(command):
@@ -79,7 +90,7 @@ def model_options(command):
                      help="How the head is stored; bf16: as in the checkpoint."),
         click.option("--tuning", type=click.Path(path_type=Path, exists=True, dir_okay=False),
                      help="Tiles measured on a device by `qpack-runtime tune`."),
-        click.option("--target", multiple=True, default=["cpu"], show_default=True,
+        click.option("--target", multiple=True, default=["cpu"], show_default=True, shell_complete=targets,
                      help="Machines the bundle must run on: cpu, cuda:sm_89 and the like; cuda: common GPUs."),
         click.option("--slots", type=int, help="Sequences at once.  [default: the largest batch]"),
         click.option("--prefill", type=Numbers(), default="16,64,256", show_default=True,
@@ -91,6 +102,7 @@ def model_options(command):
         command = option(command)
     return click.option(
         "--recipe", metavar="FILE|NAME", is_eager=True, expose_value=False, callback=_apply_recipe,
+        shell_complete=recipes,
         help="YAML file that says what the flags say, or one of qpack's by its name; flags win.",
     )(command)  # fmt: skip
 

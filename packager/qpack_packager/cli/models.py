@@ -10,9 +10,11 @@ from qpack_packager.cli.flags import (
     FORMAT,
     KERNEL_CACHE,
     MODEL,
+    RECIPE,
     model_options,
     model_text,
     serving_options,
+    show,
 )
 from qpack_schemas.errors import UnsupportedError
 from qpack_schemas.report import errors_reported
@@ -66,13 +68,14 @@ def build(
             kernel_cache=kernel_cache,
             resume=resume,
             evaluation=Evaluation.wanted(eval_text, max_ppl_ratio, max_kl, keep_failed=keep_failed),
+            recipe=click.get_current_context().meta.get(RECIPE),
         )
         if output_format == "json":
             click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
         else:
             from qpack_packager.commands.inspect import summary
 
-            click.echo(summary(output))
+            show(summary(output), output_format)
 
 
 @click.command()
@@ -87,7 +90,7 @@ def plan(model: Path, output_format: str, **flags) -> None:
         from qpack_packager.commands.plan import report
         from qpack_packager.prepare import prepare
 
-        click.echo(report(prepare(model_text(model, flags), serving_options(flags)), output_format))
+        show(report(prepare(model_text(model, flags), serving_options(flags)), output_format), output_format)
 
 
 @click.command()
@@ -104,7 +107,7 @@ def doctor(command: click.Context, model: Path, output_format: str, **flags) -> 
         from qpack_packager.prepare import prepare
 
         shown, graphable = report(prepare(model_text(model, flags), serving_options(flags)), output_format)
-        click.echo(shown)
+        show(shown, output_format)
         command.exit(0 if graphable else UnsupportedError.exit_code)
 
 
@@ -135,4 +138,4 @@ def tuning_kit(
         kit = make_kit(
             model_text(model, flags), output, serving_options(flags), Progress(progress), kernel_cache=kernel_cache
         )
-        click.echo(report(output, kit, output_format))
+        show(report(output, kit, output_format), output_format)

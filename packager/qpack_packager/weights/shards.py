@@ -28,7 +28,7 @@ def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
     have the older bundle fetch little."""
     shards, size, layer = list[list[str]](), 0, ""
     for name, buffer in layout.items():
-        padded, before, layer = align(buffer.bytes()), layer, _layer(name)
+        padded, before, layer = align(buffer.bytes()), layer, _layer(name) or layer
         if not shards or layer != before or size + padded > SHARD_BYTES:
             shards.append([])
             size = 0
@@ -42,7 +42,7 @@ def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
 
 
 def _layer(name: str) -> str:
-    """`layers.3.mlp.down.q` -> 3; empty for what stands before and behind the layers."""
+    """`layers.3.mlp.down.q` -> 3; empty for what belongs to none."""
     return name.split(".")[1] if name.startswith("layers.") else ""
 
 

@@ -18,8 +18,8 @@ from qpack_schemas.bundle import open_bundle
 SMALL = ["--batch", "1", "--context", "64", "--prefill", "16"]
 
 # Runs the command that stdin has, again and again, and sends itself a signal just before a thing that it does to files:
-# one of `stride` of them, Ctrl-C and SIGTERM by turns. stdout gets a line of JSON a run: the signal, exit code, message,
-# what is new, whether the rest is as it was. The last run was not interrupted.
+# one of `stride` of them, Ctrl-C and SIGTERM by turns. stdout gets a line of JSON a run: signal, code, message, what is
+# new, whether the rest is as it was. The last run was not interrupted.
 EACH_MOMENT = """
 import io, json, os, shutil, signal, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -186,3 +186,42 @@ main()
     assert subprocess.run(again, capture_output=True, check=False).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     open_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("phase", "flags"),
+    [
+        ("kernels", ["--target", "cuda:sm_89"]),
+        ("evaluation", ["--eval", str(TINY_QWEN3 / "eval.txt")]),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_compilers_and_measurements_leave_neither_files_nor_processes(
+    phase: str, flags: list[str], number: signal.Signals, tmp_path: Path
+):
+    """The signal comes to all processes of the build, as a terminal or a CI system sends it."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in background jobs
+    code += "from qpack_packager.cli import main; main()"
+    command = [sys.executable, "-c", code, "build", str(TINY_QWEN3), "-o", str(tmp_path / "bundle"), *SMALL, *flags]
+    variables = {**os.environ, "TMPDIR": str(temporary), "QPACK_KERNEL_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [*command, "--progress", "json"],
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env=variables,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        heard = iter(process.stderr)
+        begun = next(line for line in heard if json.loads(line).get("phase") == phase)
+        assert begun
+        os.killpg(process.pid, number)
+        rest = [line for line in heard if not line.startswith("{")]  # to the end: no process is left that could write
+    assert process.returncode == 128 + number, rest
+    assert len(rest) == 1
+    assert rest[0].startswith("error: ")
+    assert list(temporary.iterdir()) == []
+    assert not [path for path in tmp_path.iterdir() if "bundle" in path.name]

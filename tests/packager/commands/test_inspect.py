@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
-from bundles import ASSETS, SMALL, build_bundle
+from bundles import ASSETS, SMALL, build_bundle, own_files, stored_weights
 from checkpoints import read_config
 from qpack_packager.commands.inspect import report, summary
 from qpack_packager.commands.typeset import percent
@@ -70,7 +69,7 @@ def test_the_text_fits_a_terminal_and_holds_the_summary(name: str, tiny_bundle: 
 def test_totals_are_those_of_the_directory(name: str, tiny_bundle: Callable[[str], Path]):
     bundle = tiny_bundle(name)
     totals = facts(bundle)["totals"]
-    sizes = [path.stat().st_size for path in bundle.rglob("*") if path.is_file()]
+    sizes = [path.stat().st_size for path in own_files(bundle)]
     assert (totals["files"], totals["bytes"]) == (len(sizes), sum(sizes))
     assert facts(bundle)["manifest"] == json.loads((bundle / "manifest.json").read_bytes())
 
@@ -96,24 +95,23 @@ def test_the_state_is_split_as_the_config_says(tiny_bundle: Callable[[str], Path
 @pytest.mark.parametrize("name", NAMES)
 def test_the_weights_are_split_by_what_the_files_hold(name: str, tiny_bundle: Callable[[str], Path]):
     bundle = tiny_bundle(name)
-    stored = load_file(bundle / "weights" / "00000.safetensors")
-    sizes = {key: tensor.nbytes for key, tensor in stored.items() if not key.startswith("pad.")}
+    sizes = {key: tensor.nbytes for key, tensor in stored_weights(bundle).items()}
     tokens = sizes["embed.q"] + sizes["embed.scale"]
     int4 = sum(size for key, size in sizes.items() if key.endswith((".q", ".scale"))) - tokens
-    file = (bundle / "weights" / "00000.safetensors").stat().st_size
+    files = sum(file.stat().st_size for file in (bundle / "weights").iterdir())
     assert facts(bundle)["totals"]["memory_parts"]["weights"] == {
         "int4 codes and scales": int4,
         "embedding and head": tokens,
         "other dense": sum(sizes.values()) - int4 - tokens - sizes["rope"],
         "RoPE table": sizes["rope"],
-        "headers and padding": file - sum(sizes.values()),
+        "headers and padding": files - sum(sizes.values()),
     }
 
 
 def test_the_largest_tensors_come_first(tiny_bundle: Callable[[str], Path]):
     bundle = tiny_bundle("tiny-qwen3_5")
-    stored = load_file(bundle / "weights" / "00000.safetensors")
-    sizes = sorted((tensor.nbytes for key, tensor in stored.items() if not key.startswith("pad.")), reverse=True)
+    stored = stored_weights(bundle)
+    sizes = sorted((tensor.nbytes for tensor in stored.values()), reverse=True)
     section = report(bundle, "text").split("Largest of ")[1].split("\n\n")[0].splitlines()[1:]
     assert [stored[line.split()[0]].nbytes for line in section] == sizes[: len(section)]
 
