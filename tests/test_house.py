@@ -80,7 +80,9 @@ def tracked(*pathspecs: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def base() -> str:
-    return " ".join(installed(PYPROJECT["project"]["dependencies"]) | {"qpack_packager", "qpack_delivery", "qpack_schemas"})
+    return " ".join(
+        installed(PYPROJECT["project"]["dependencies"]) | {"qpack_packager", "qpack_delivery", "qpack_schemas"}
+    )
 
 
 @pytest.fixture(scope="module")

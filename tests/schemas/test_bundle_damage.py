@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bundles import own_files
 from drafts import Draft, assert_found, refusal, replace
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.errors import IntegrityError, QpackError, VersionError
@@ -18,6 +19,7 @@ from qpack_schemas.strict_json import dump_canonical, dump_compact
 
 FILES = (
     "manifest.json", "programs/decode.json", "programs/prefill.json", "weights/00000.safetensors", "quant_log.jsonl",
+    *(f"weights/{index:05}.safetensors" for index in range(1, 5)), "sbom.cdx.json",
     "model/config.json", "model/tokenizer.json", "model/tokenizer_config.json", "model/generation_config.json",
     "model/chat_template.jinja",
 )  # fmt: skip
@@ -43,7 +45,7 @@ def scratch(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 def test_the_files_tried_here_are_all_files_of_a_bundle(whole: Path):
-    assert {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()} == set(FILES)
+    assert {path.relative_to(whole).as_posix() for path in own_files(whole)} == set(FILES)
 
 
 @given(file=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
@@ -84,7 +86,7 @@ def test_a_missing_file_is_named(bundle: Path, file: str):
 @pytest.mark.parametrize(
     "file",
     [
-        "extra", "model/extra.py", "weights/00001.safetensors", "kernels/sm_89/x.cubin", ".hidden", "model/.hidden",
+        "extra", "model/extra.py", "weights/00099.safetensors", "kernels/sm_89/x.cubin", ".hidden", "model/.hidden",
         "manifest.json.bak", "model/manifest.json", "model/signature.sig", "provenance.intoto.jsonl/x",
         "provenance.intoto.jsonl.py", "signature.d/x", "signature.", "asignature.sig",
     ],

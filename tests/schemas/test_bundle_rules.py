@@ -14,6 +14,7 @@ from qpack_schemas.manifest import seal
 from qpack_schemas.program import Kind
 
 DECODE, PREFILL = "programs/decode.json", "programs/prefill.json"
+LAST = "weights/00004.safetensors"  # with norm.weight
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def tensor_and_buffer(draft: Draft) -> str:
 
 def tensor_forgotten(draft: Draft) -> str:
     del draft.manifest["tensors"]["norm.weight"]
-    return "weights/00000.safetensors"
+    return LAST
 
 
 def tensor_invented(draft: Draft) -> str:
@@ -229,7 +230,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "programs of two dtypes": (other_activation, "is float16, the manifest says bfloat16"),
     "buffer with the name of a tensor": (tensor_and_buffer, "has the name of a tensor"),
     "tensor not in the manifest": (tensor_forgotten, "tensor 'norm.weight' is not in the manifest"),
-    "tensor not in its file": (tensor_invented, "is not in weights/00000.safetensors"),
+    "tensor not in its file": (tensor_invented, f"is not in {LAST}"),
     "int8 read as dense": (manifest("tensors/embed.q/form", "dense"), "embed_int8.table reads it as 'int8_codes'"),
     "scales of another layout": (
         manifest("tensors/embed.scale/form", "marlin_scales"),
@@ -249,7 +250,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "'BF16', (128,)) in the weight files",
     ),
     "tensor of another file": (
-        at("norm.weight", "file", "weights/00001.safetensors", "manifest.json#/tensors/norm.weight"),
+        at("norm.weight", "file", "weights/00000.safetensors", "manifest.json#/tensors/norm.weight"),
         "in the weight files",
     ),
     "text of another digest": (manifest("text/0/sha256", "0" * 64), "among files 'model/chat_template.jinja' has"),
@@ -281,13 +282,11 @@ def test_a_program_that_is_not_there_at_all_is_named(whole: Draft, tmp_path: Pat
 def test_a_tensor_in_two_files_is_named(whole: Draft, tmp_path: Path):
     """Which of the two is used would depend on the order of the files."""
     draft = whole.copy()
-    weights = next(f for f in draft.manifest["files"] if f["path"].startswith("weights/"))
-    draft.manifest["files"].append({**weights, "path": "weights/00001.safetensors"})
+    weights = next(f for f in draft.manifest["files"] if f["path"] == LAST)
+    draft.manifest["files"].append({**weights, "path": "weights/00005.safetensors"})
     bundle = draft.write(tmp_path / "b")
-    (bundle / "weights/00001.safetensors").hardlink_to(bundle / "weights/00000.safetensors")
-    assert_found(
-        refusal(bundle), "weights/00001.safetensors", "tensor 'norm.weight' is also in weights/00000.safetensors"
-    )
+    (bundle / "weights/00005.safetensors").hardlink_to(bundle / LAST)
+    assert_found(refusal(bundle), "weights/00005.safetensors", f"tensor 'norm.weight' is also in {LAST}")
 
 
 def test_weights_that_another_writer_packed_without_alignment_are_named(whole: Draft, tmp_path: Path):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
-from bundles import ASSETS
+from bundles import ASSETS, stored_weights
 from checkpoints import read_config
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_rules import shared_buffers
@@ -56,7 +55,7 @@ def test_each_operation_moves_what_it_reads_and_writes(name: str, tiny_bundle: C
     assert held["attention"] == {"weights": 0, "kv": rows * positions * position * attention, "recurrent": 0}
     assert held["rope_kv_write"]["kv"] == rows * position * attention
 
-    stored = load_file(bundle / "weights" / "00000.safetensors")
+    stored = stored_weights(bundle)
     sizes = {tensor: value.nbytes for tensor, value in stored.items()}
     # The table has a line per position, which all layers read alike; the norms of queries and keys are each layer's.
     norms = sum(size for tensor, size in sizes.items() if tensor.endswith(("q_norm", "k_norm")))
