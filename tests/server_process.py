@@ -36,7 +36,7 @@ class ServerProcess:
 
     def __init__(
         self,
-        bundle: Path,
+        bundle: Path | str,
         *arguments: str,
         patch: str = "",
         hears: bool = False,

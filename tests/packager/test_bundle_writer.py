@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from bundles import ASSETS, SMALL, build_bundle, stored_weights
+from bundles import ASSETS, SMALL, build_bundle, own_files, stored_weights
 from qpack_packager import build as build_module
 from qpack_packager.bundle_writer import writing
 from qpack_packager.checkpoint.model_text import ModelText
@@ -54,7 +54,7 @@ print(json.dumps(seen))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in own_files(folder)}
 
 
 def test_a_build_killed_anywhere_leaves_no_bundle_and_the_next_one_sweeps_up(

@@ -87,7 +87,7 @@ def test_a_missing_file_is_named(bundle: Path, file: str):
     "file",
     [
         "extra", "model/extra.py", "weights/00099.safetensors", "kernels/sm_89/x.cubin", ".hidden", "model/.hidden",
-        "manifest.json.bak", "model/manifest.json", "model/signature.sig", "provenance.intoto.jsonl/x",
+        "manifest.json.bak", "model/manifest.json", "model/signature.sig", "quality.html/x",
         "provenance.intoto.jsonl.py", "signature.d/x", "signature.", "asignature.sig",
     ],
 )  # fmt: skip
