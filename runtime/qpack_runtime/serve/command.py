@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from qpack_runtime.cli_flags import BUNDLE, boot_options
+from qpack_runtime.cli_flags import boot_options
 from qpack_schemas.errors import UsageError
 from qpack_schemas.report import errors_reported
 
@@ -23,11 +23,20 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+class BundleOrReference(click.Path):
+    """A directory, or the name of a bundle in a registry, which no Path may touch: it would lose a slash."""
+
+    name = "bundle or oci://REF"
+
+    def convert(self, value, param, ctx):
+        return value if isinstance(value, str) and value.startswith("oci://") else super().convert(value, param, ctx)
+
+
 @click.command()
-@BUNDLE
+@click.argument("bundle", metavar="BUNDLE|oci://REF", type=BundleOrReference(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 or :: is every address of this host.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 is a free one.")
-@click.option("--model-name", help="The model's name in the API.  [default: the folder's]")
+@click.option("--model-name", help="The model's name in the API.  [default: the folder's, or the repository's]")
 @click.option(
     "--queue", type=click.IntRange(1), default=64, show_default=True, help="Sequences that may wait for a slot."
 )
@@ -47,12 +56,19 @@ class Seconds(click.FloatRange):
 @click.option("--tls-key", type=click.Path(path_type=Path))
 @click.option("--tracing", is_flag=True, help="OpenTelemetry spans, to where the OTEL_* variables say.")
 @click.option("--log-prompts", is_flag=True, help="Write prompts into the log.")
+@click.option(
+    "--bundle-store",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="oci://: where pulled bundles are kept.  [default: qpack/bundles in the user's cache]",
+)
+@click.option("--plain-http", is_flag=True, help="oci://: without TLS; never needed for this very machine.")
 @boot_options
-def serve(bundle: Path, **choices: Any) -> None:
+def serve(bundle: Path | str, **choices: Any) -> None:
     """Serves BUNDLE over an OpenAI-compatible API, with a chat page at /.
 
-    The port is open at once; /readyz answers 200 when the first request is as fast as any. SIGTERM lets running answers
-    end. Log lines on stderr are JSON."""
+    oci://REF is a bundle in a registry: what of it is not in the store is pulled first. The port is open at once;
+    /readyz answers 200 when the first request is as fast as any. SIGTERM lets running answers end. Log lines on stderr
+    are JSON."""
     with errors_reported(extra="runtime,tracing" if choices["tracing"] else "runtime"):
         from qpack_runtime.serve.options import ServeOptions
 
@@ -60,6 +76,9 @@ def serve(bundle: Path, **choices: Any) -> None:
         options = ServeOptions(**own)
         if (options.tls_certificate is None) != (options.tls_key is None):
             raise UsageError("--tls-certificate and --tls-key belong together")
+        if isinstance(bundle, Path) and (options.bundle_store or options.plain_http):
+            raise UsageError("--bundle-store and --plain-http are for oci://, and BUNDLE is a directory")
         from qpack_runtime.serve.process import serve as run
+        from qpack_runtime.serve.source import source_of
 
-        run(bundle, choices, options)
+        run(source_of(bundle, choices, options), choices, options)

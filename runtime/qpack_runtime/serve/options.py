@@ -8,7 +8,7 @@ from pathlib import Path
 class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8000
-    model_name: str | None = None  # None: the name of the bundle's folder
+    model_name: str | None = None  # None: the name of the bundle's folder, or of its repository
     queue: int = 64  # sequences that may wait for a slot
     timeout: float = 600.0  # seconds that a request may take, from its arrival to its last token
     drain: float = 30.0  # seconds that running answers get after SIGTERM
@@ -18,6 +18,8 @@ class ServeOptions:
     tls_key: Path | None = None
     log_prompts: bool = False
     tracing: bool = False
+    bundle_store: Path | None = None  # of bundles from registries; None: in the user's cache
+    plain_http: bool = False  # to the registry
 
     @property
     def loopback(self) -> bool:

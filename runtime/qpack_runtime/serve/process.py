@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -29,6 +28,7 @@ from qpack_runtime.serve.options import ServeOptions
 from qpack_runtime.serve.readiness import Readiness
 from qpack_runtime.serve.service import Service
 from qpack_runtime.serve.settle import settle
+from qpack_runtime.serve.source import Source
 from qpack_runtime.serve.text.template_process import TemplateProcess
 from qpack_runtime.serve.tls import tls_context
 from qpack_runtime.serve.tracing import Tracing
@@ -40,7 +40,7 @@ SWITCH_SECONDS = 0.0005
 FLUSH_SECONDS = 2  # for answers under way to reach their clients when the process ends
 
 
-def serve(bundle: Path, boot_choices: Mapping[str, Any], options: ServeOptions) -> None:
+def serve(source: Source, boot_choices: Mapping[str, Any], options: ServeOptions) -> None:
     """Serves until a signal ends it. Raises QpackError if the boot fails, or the engine does."""
     keys = ApiKeys(options.api_key_file) if options.api_key_file else None
     tls = tls_context(options.tls_certificate, options.tls_key)
@@ -48,19 +48,19 @@ def serve(bundle: Path, boot_choices: Mapping[str, Any], options: ServeOptions) 
     sys.setswitchinterval(SWITCH_SECONDS)
     log_to_stderr()
     with socket:
-        asyncio.run(Process(bundle, boot_choices, options, keys, tls).run(socket))
+        asyncio.run(Process(source, boot_choices, options, keys, tls).run(socket))
 
 
 class Process:
     def __init__(
         self,
-        bundle: Path,
+        source: Source,
         boot_choices: Mapping[str, Any],
         options: ServeOptions,
         keys: ApiKeys | None,
         tls: ssl.SSLContext | None,
     ):
-        self._bundle, self._boot_choices, self._options = bundle, boot_choices, options
+        self._source, self._boot_choices, self._options = source, boot_choices, options
         self._keys, self._tls = keys, tls
         self._readiness, self._metrics = Readiness(), Metrics(sorted(ENDPOINTS))
 
@@ -86,9 +86,9 @@ class Process:
             self._loop.add_signal_handler(number, self._told_to_stop.set)
         self._server = _Server(self._config())
         self._serving = asyncio.create_task(self._server.serve(sockets=[socket]))
-        self._template = TemplateProcess(self._bundle)
+        self._template: TemplateProcess | None = None
         host, port = socket.getsockname()[:2]
-        log("listening", host=host, port=port, bundle=self._bundle.name)
+        log("listening", host=host, port=port, bundle=self._source.bundle.name)
         service.engine.start()
         try:
             await self._until(self._make_ready())
@@ -99,8 +99,11 @@ class Process:
 
     def _boot(self) -> Booted:
         """On the engine thread."""
-        watch = self._readiness.watch
-        booted = boot(self._bundle, **self._boot_choices, watch=watch)
+        watch, source = self._readiness.watch, self._source
+        if source.fetch is not None:
+            watch.begin("pull")
+            source.fetch()
+        booted = boot(source.bundle, **self._boot_choices, watch=watch)
         watch.begin("first_step")
         run_first_step(booted)
         watch.end()
@@ -115,10 +118,11 @@ class Process:
         stopped.cancel()
         booted = self._booted.result()
         self._readiness.watch.begin("template")
-        await self._template.start()
+        self._template = template = TemplateProcess(self._source.bundle)
+        await template.start()
         self._readiness.watch.end()
-        name = options.model_name or self._bundle.resolve().name
-        service.served = served = ServedModel(booted, name, self._template, service.tokenizing)
+        name = options.model_name or self._source.name
+        service.served = served = ServedModel(booted, name, template, service.tokenizing)
         self._describe(booted, served)
         settle()
         self._metrics.gc_pause_seconds.install()
@@ -186,7 +190,8 @@ class Process:
         self._server.should_exit = True
         with suppress(Exception):
             await self._serving
-        await self._template.close()
+        if self._template is not None:
+            await self._template.close()
         self._service.tokenizing.shutdown(wait=False)
         if self._service.tracing is not None:
             await asyncio.to_thread(self._service.tracing.close)

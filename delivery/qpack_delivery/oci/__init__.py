@@ -1,0 +1,1 @@
+"""Bundles in OCI registries: pushed, pulled, and as an image layout on disk."""
