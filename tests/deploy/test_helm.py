@@ -61,7 +61,7 @@ def render(values: Values, release: str = "edge") -> dict[str, Values]:
     with helm.Chart.load(CHART) as chart:
         chart.validate_schema(values)
         manifests = chart.render(values, name=release, namespace="models")
-    texts = [text for name, text in manifests.items() if name.endswith(".yaml")]
+    texts = [text for name, text in manifests.items() if name.endswith(".tpl")]
     objects = [one for text in texts for one in yaml.safe_load_all(text) if one]
     assert len({one["kind"] for one in objects}) == len(objects)
     return {one["kind"]: one for one in objects}

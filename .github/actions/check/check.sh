@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs `qpack check` with the flags given and those that the action's inputs ask for: PATHS, STRICT, ENCODINGS.
+# Runs `qpack check`, or that of QPACK, with the flags given and those of the inputs: PATHS, STRICT, ENCODINGS.
 set -euo pipefail
 
 flags=("$@")
@@ -11,8 +11,8 @@ esac
 while IFS= read -r encoding; do
   [ -z "$encoding" ] || flags+=(--encoding "$encoding")
 done <<<"$ENCODINGS"
-paths=()
+files=()
 while IFS= read -r path; do
-  [ -z "$path" ] || paths+=("$path")
+  [ -z "$path" ] || files+=("$path")
 done <<<"$PATHS"
-exec "$RUNNER_TEMP/qpack-check/bin/qpack" check "${flags[@]}" -- "${paths[@]}"
+exec "${QPACK:-$RUNNER_TEMP/qpack-check/bin/qpack}" check "${flags[@]}" -- "${files[@]}"

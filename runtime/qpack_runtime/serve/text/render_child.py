@@ -1,8 +1,8 @@
-"""The process in which chat templates are rendered, started by TemplateProcess as `python -m ... BUNDLE SECONDS
-CHARACTERS`. It limits itself, compiles the template, and answers frames from stdin on stdout until stdin ends.
+"""The process in which chat templates are rendered, started by TemplateProcess as `python -m ... SECONDS CHARACTERS`.
+It limits itself, compiles the template, and answers frames from stdin on stdout until stdin ends.
 
-A frame is the number of bytes that follow, 4 of them, big endian, then JSON in UTF-8. The first answer says whether the
-template compiles. It imports Jinja and chat_template, nothing that loads numpy or a tokenizer.
+A frame is the number of bytes that follow, 4 of them, big endian, then JSON in UTF-8; the first one holds the template
+itself, and its answer says whether that compiles. It imports Jinja and chat_template, nothing that loads numpy or a tokenizer.
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qpack_runtime.chat_template import TEMPLATE, Template
+from qpack_runtime.chat_template import Template
 from qpack_schemas.errors import UsageError
 
 LENGTH = struct.Struct(">I")
@@ -25,13 +25,13 @@ GRACE = 2  # seconds of processor time beyond the parent's limit, which comes fi
 
 
 def main() -> None:
-    bundle, seconds, most_characters = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    seconds, most_characters = float(sys.argv[1]), int(sys.argv[2])
     for stopped in (signal.SIGINT, signal.SIGTERM):  # a server that is told to stop still answers what it has begun
         signal.signal(stopped, signal.SIG_IGN)
     _limit()
     _limit_processor(seconds)
     try:
-        template = Template((bundle / TEMPLATE).read_text(encoding="utf-8"))
+        template = Template((_read() or b"").decode("utf-8"))
     except UsageError as error:
         return _write(_as_json(error))
     _write({"ready": True})

@@ -28,11 +28,12 @@ class TemplateProcess:
     """One child that renders requests one after another. It is ended when a request takes too long or its client leaves
     in the middle, and the next request starts another; memory and processor time it limits by itself.
 
-    A bundle without a template has no child, and render says so."""
+    The template is the one that the bundle has now: each child gets it from here, also when the folder has been exchanged
+    for a newer bundle's meanwhile. A bundle without a template has no child, and render says so."""
 
     def __init__(self, bundle: Path, *, seconds: float = 4.0, most_characters: int = MOST_CHARACTERS):
-        self._arguments = (str(bundle.absolute()), repr(seconds), str(most_characters))
-        self._has_template = (bundle / TEMPLATE).is_file()
+        self._arguments = (repr(seconds), str(most_characters))
+        self._template = (bundle / TEMPLATE).read_bytes() if (bundle / TEMPLATE).is_file() else None
         self._seconds, self._longest_answer = seconds, 12 * most_characters + (1 << 16)  # \\u escapes of two halves
         self._child: Process | None = None
         self._turn = asyncio.Lock()
@@ -41,7 +42,7 @@ class TemplateProcess:
     async def start(self) -> None:
         """Starts the child and waits until it has compiled the template. Raises UsageError for a template that doesn't
         compile, InputError if the child doesn't start."""
-        if self._has_template:
+        if self._template is not None:
             async with self._turn:
                 await self._living()
 
@@ -55,7 +56,7 @@ class TemplateProcess:
     ) -> str:
         """The prompt of a conversation, as Template.render makes it. Raises UsageError if the template refuses the
         messages, or needs too much time, memory or text for them."""
-        if not self._has_template:
+        if self._template is None:
             raise UsageError("the model has no chat template", remedy="send the prompt itself to /v1/completions")
         request = _frame({
             "messages": messages, "tools": tools, "variables": variables,
@@ -137,9 +138,11 @@ class TemplateProcess:
         return self._child
 
     async def _compiled(self, child: Process) -> None:
-        assert child.stderr is not None
+        assert child.stdin is not None and child.stderr is not None and self._template is not None
         try:
             async with asyncio.timeout(START_SECONDS):
+                child.stdin.write(len(self._template).to_bytes(LENGTH, "big") + self._template)
+                await child.stdin.drain()
                 answer = await self._answer(child)
         except TimeoutError:
             raise UsageError(f"the chat template is not compiled after {START_SECONDS:g} s", where=TEMPLATE) from None

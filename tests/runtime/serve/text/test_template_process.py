@@ -252,20 +252,32 @@ def test_the_child_has_limits_and_nothing_of_the_servers_secrets(tmp_path: Path,
     serving(bundle_with(tmp_path, PLAIN), steps)
 
 
-def test_the_child_ends_with_its_parent(tmp_path: Path):
+def test_the_template_stays_that_of_the_boot_when_a_newer_bundle_takes_its_place(tmp_path: Path):
+    async def steps(process: TemplateProcess) -> None:
+        (tmp_path / "bundle" / TEMPLATE).write_text("another", encoding="utf-8")
+        (child,) = children()
+        os.kill(child, signal.SIGKILL)
+        assert await process.render(HELLO) == HELLO_PROMPT
+
+    serving(bundle_with(tmp_path / "bundle", PLAIN), steps)
+
+
+def framed(data: bytes) -> bytes:
+    return render_child.LENGTH.pack(len(data)) + data
+
+
+def test_the_child_ends_with_its_parent():
     """Its stdin ends then; the last request may have been cut off."""
-    bundle = bundle_with(tmp_path, PLAIN)
-    command = [sys.executable, "-P", "-m", CHILD, str(bundle), "2.0", "1000"]
+    command = [sys.executable, "-P", "-m", CHILD, "2.0", "1000"]
     for cut_off in (b"", b"\0\0", b"\0\0\1\0{"):
-        ran = subprocess.run(command, input=cut_off, capture_output=True, check=True)
+        ran = subprocess.run(command, input=framed(PLAIN.encode()) + cut_off, capture_output=True, check=True)
         assert ran.stdout == render_child.LENGTH.pack(15) + b'{"ready": true}'
 
 
-def test_a_child_whose_parent_is_gone_while_it_loops_is_ended_by_the_kernel(tmp_path: Path):
-    bundle = bundle_with(tmp_path, ARMED + PLAIN)
+def test_a_child_whose_parent_is_gone_while_it_loops_is_ended_by_the_kernel():
     request = b'{"messages": [{"role": "user", "content": "loops"}]}'
-    command = [sys.executable, "-P", "-m", CHILD, str(bundle), "0.1", "1000"]
-    ran = subprocess.run(command, input=render_child.LENGTH.pack(len(request)) + request, capture_output=True)
+    command = [sys.executable, "-P", "-m", CHILD, "0.1", "1000"]
+    ran = subprocess.run(command, input=framed((ARMED + PLAIN).encode()) + framed(request), capture_output=True)
     assert ran.returncode == -signal.SIGXCPU
 
 
