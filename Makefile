@@ -88,9 +88,8 @@ fix: .venv/dev ## let ruff repair what it can
 # Those that need none of the libraries to compare with: encodings, builds, damage, decoding, serving, registries, signatures.
 LOWEST := $(addprefix tests/,schemas/test_bundle_damage.py schemas/test_manifest_schema.py packager/textfix packager/check \
   packager/test_text_files.py packager/test_recipe.py packager/test_determinism.py runtime/test_cli.py runtime/test_engine.py \
-  runtime/test_philox.py runtime/test_probes.py runtime/serve/process/test_lifecycle.py runtime/serve/text/test_grammar.py \
-  delivery/signing/test_sign.py delivery/signing/test_verify.py delivery/oci/test_reference.py delivery/oci/test_refusals.py \
-  delivery/oci/test_interruptions.py)
+  runtime/test_philox.py runtime/serve/process/test_lifecycle.py delivery/signing/test_sign.py delivery/signing/test_verify.py \
+  delivery/oci/test_reference.py delivery/oci/test_refusals.py delivery/oci/test_interruptions.py)
 lowest: .venv/lowest .venv/system ## a part of the tests with the oldest libraries that pyproject.toml allows
 	.venv/lowest/bin/python -m pytest -n 2 -m "not nightly" $(LOWEST)
 

@@ -2,7 +2,8 @@
 It limits itself, compiles the template, and answers frames from stdin on stdout until stdin ends.
 
 A frame is the number of bytes that follow, 4 of them, big endian, then JSON in UTF-8; the first one holds the template
-itself, and its answer says whether that compiles. It imports Jinja and chat_template, nothing that loads numpy or a tokenizer.
+itself, and its answer says whether that compiles. It imports Jinja and chat_template, nothing that loads numpy or a
+tokenizer.
 """
 
 import json

@@ -28,8 +28,8 @@ class TemplateProcess:
     """One child that renders requests one after another. It is ended when a request takes too long or its client leaves
     in the middle, and the next request starts another; memory and processor time it limits by itself.
 
-    The template is the one that the bundle has now: each child gets it from here, also when the folder has been exchanged
-    for a newer bundle's meanwhile. A bundle without a template has no child, and render says so."""
+    The template is the one that the bundle has now: each child gets it from here, also when the folder has been
+    exchanged for a newer bundle's meanwhile. A bundle without a template has no child, and render says so."""
 
     def __init__(self, bundle: Path, *, seconds: float = 4.0, most_characters: int = MOST_CHARACTERS):
         self._arguments = (repr(seconds), str(most_characters))
@@ -138,7 +138,9 @@ class TemplateProcess:
         return self._child
 
     async def _compiled(self, child: Process) -> None:
-        assert child.stdin is not None and child.stderr is not None and self._template is not None
+        assert child.stdin is not None
+        assert child.stderr is not None
+        assert self._template is not None
         try:
             async with asyncio.timeout(START_SECONDS):
                 child.stdin.write(len(self._template).to_bytes(LENGTH, "big") + self._template)
