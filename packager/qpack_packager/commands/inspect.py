@@ -82,6 +82,8 @@ def _lines(bundle: Bundle, errors: QuantErrors | None) -> Iterator[str]:
     manifest = bundle.manifest
     quant = manifest["quant"]
     yield from _summary(bundle, errors)
+    declared, kept = manifest["source"].get("license", "none declared"), manifest["source"]["licenses"]
+    yield from wrapped("licence", f"{declared}; {', '.join(kept) or 'no file came with the checkpoint'}")
     for note in manifest["source"]["notes"]:
         yield from wrapped("note", note)
     yield ""
