@@ -2,6 +2,7 @@
 that many tests open are built once."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bundles import ASSETS, build_bundle
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and nohup ignores the terminal's end. Processes that
+# the tests start would inherit that, and qpack heeds it.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel module is imported; the compiler's workers unset it
 

@@ -95,10 +95,13 @@ def test_flags_that_would_check_nothing_are_a_usage_error(signed: Path, keys: Ke
     assert generate(signed, "--require-signature", "--pubkey", signed / "none").exit_code == 1
 
 
-def test_cryptography_is_needed_for_signatures_only(signed: Path, keys: Keys):
-    ran = child("generate", str(signed), *ASKED, before=LACKING)
-    assert ran.returncode == 0, ran.stderr
-    ran = child("generate", str(signed), *ASKED, "--require-signature", "--pubkey", str(keys.public), before=LACKING)
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_cryptography_is_needed_for_signatures_only(command: str, signed: Path, keys: Keys):
+    if command == "generate":
+        ran = child(command, str(signed), *ASKED, before=LACKING)
+        assert ran.returncode == 0, ran.stderr
+    flags = ASKED if command == "generate" else ("--port", "0")
+    ran = child(command, str(signed), *flags, "--require-signature", "--pubkey", str(keys.public), before=LACKING)
     assert (ran.returncode, "Traceback" in ran.stderr) == (2, False), ran.stderr
     assert "cryptography" in ran.stderr
     assert "qpack-llm[runtime]" in ran.stderr

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from qpack_delivery.oci.reference import DIGEST
+from qpack_delivery.signing.detached import PARTIAL
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.bundle_files import MANIFEST, sha256_of
 from qpack_schemas.errors import InputError
@@ -54,11 +55,12 @@ def digest_of(data: bytes) -> str:
 
 
 def artifact_of(bundle: Bundle) -> Artifact:
-    """Of an open bundle with all that lies beside the manifest's files: signatures, provenance, quality."""
+    """Of an open bundle with all that lies beside the manifest's files: signatures, provenance, quality; what a killed
+    `qpack sign` left is none of them."""
     layers = [_layer(entry["path"], entry["bytes"], entry["sha256"]) for entry in bundle.manifest["files"]]
     listed = {layer.path for layer in layers}
     for file in bundle.path.iterdir():
-        if file.is_file() and file.name not in listed:
+        if file.is_file() and file.name not in listed and file.suffix != PARTIAL:
             layers.append(_layer(file.name, file.stat().st_size, sha256_of(file)))
     layers.sort(key=lambda layer: layer.path)
     config = dump_compact(_config(bundle.manifest, layers))

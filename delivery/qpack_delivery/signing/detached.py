@@ -12,6 +12,7 @@ from qpack_schemas.errors import InputError
 
 PROVENANCE = "provenance.intoto.jsonl"
 SIGNATURE = "signature.dsse.json"
+PARTIAL = ".partial"  # ends the name of one that is being written
 
 LARGEST = 1 << 20  # bytes of a file that is read; a statement has a few thousand
 _NEW_FILE_MODE = 0o666  # before the umask
@@ -54,7 +55,7 @@ def write_detached(path: Path, data: bytes) -> None:
 
     What a killed process leaves is named `PATH.partial`. Of a signature the contract allows that name, so the bundle
     stays whole; the next one writes over it."""
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + PARTIAL)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with open(os.open(partial, flags, _NEW_FILE_MODE), "wb") as file:

@@ -204,7 +204,7 @@ class Process:
         self._readiness.failure = str(error) or type(error).__name__
         self._metrics.set_ready(False)
         self._service.fail(QpackError("the engine has stopped after an error"))
-        if isinstance(error, QpackError):
+        if isinstance(error, (QpackError, ModuleNotFoundError)):  # the command has words for both
             self._ended.set_exception(error)
             return
         log("engine_failed", level=logging.ERROR, error=error)

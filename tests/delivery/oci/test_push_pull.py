@@ -85,6 +85,7 @@ def test_a_tag_moves_and_a_digest_does_not(bundle: Path, place: Reference, tmp_p
 def test_files_beside_the_manifest_travel_too(bundle: Path, place: Reference, tmp_path: Path):
     signed = Path(shutil.copytree(bundle, tmp_path / "signed"))
     (signed / "signature.test").write_bytes(b"by somebody")
+    (signed / "signature.dsse.json.partial").write_bytes(b"of one who was killed")
     first = push(bundle, place)
     second = push(signed, place)
     assert first.bundle_id == second.bundle_id
@@ -92,6 +93,7 @@ def test_files_beside_the_manifest_travel_too(bundle: Path, place: Reference, tm
     pull(Reference.parse(f"{place.registry}/{place.repository}@{first.digest}"), tmp_path / "bundle")
     pulled = pull(place, tmp_path / "bundle")
     assert (pulled.changed, pulled.bytes_moved) == (True, len(b"by somebody"))
+    (signed / "signature.dsse.json.partial").unlink()
     assert contents(tmp_path / "bundle") == contents(signed)
 
 

@@ -73,7 +73,13 @@ def _compiled(specs: Mapping[Job, KernelSpec], processes: int, package: str) -> 
     with tempfile.TemporaryDirectory(prefix="qpack-") as folder:
         scratch = Path(folder)
         context = multiprocessing.get_context("spawn")  # a fork would inherit a triton that is set up otherwise
-        pool = ProcessPoolExecutor(min(processes, len(specs)), context, prepare)
+        try:
+            pool = ProcessPoolExecutor(min(processes, len(specs)), context, prepare)
+        except OSError as error:
+            raise UnsupportedError(
+                f"the compilers' processes can't share a semaphore: {error.strerror or error}", where="/dev/shm",
+                remedy="let it be a writable tmpfs in this container",
+            ) from None  # fmt: skip
         try:
             futures = {job: pool.submit(compile_kernel, spec, job[0], package, scratch) for job, spec in specs.items()}
             for job, future in futures.items():

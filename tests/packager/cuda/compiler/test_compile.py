@@ -1,5 +1,6 @@
 """The compiler: the same bytes everywhere, what a cubin says about itself, and what must not ship is refused."""
 
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -207,6 +208,15 @@ def worker(tmp_path_factory: pytest.TempPathFactory):
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare) as pool:
         yield lambda spec, target=AMPERE: pool.submit(compile_kernel, spec, target, SAMPLES, scratch).result()
     assert not list(scratch.iterdir())
+
+
+def test_a_host_without_shared_memory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def absent(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))  # as a container without /dev/shm has it, naming no file
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", absent)
+    with pytest.raises(UnsupportedError, match=r"(?s)^/dev/shm: .*Read-only file system.*remedy: .*tmpfs"):
+        compile_all({AMPERE: [ADD]}, Progress("json"), cache=tmp_path, package=SAMPLES)
 
 
 def test_ptx_that_only_one_architecture_understands_is_refused(worker):
