@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 
 from bundles import ASSETS, build_bundle
 
-# A shell starts what it puts into the background with Ctrl-C ignored, and nohup ignores the terminal's end. Processes that
-# the tests start would inherit that, and qpack heeds it.
+# A shell starts what it puts into the background with Ctrl-C ignored, and nohup ignores the terminal's end. Processes
+# that the tests start would inherit that, and qpack heeds it.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)

@@ -211,7 +211,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_a_host_without_shared_memory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def absent(*_: object) -> None:
+    def absent(*_: object, ctx: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))  # as a container without /dev/shm has it, naming no file
 
     monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", absent)
