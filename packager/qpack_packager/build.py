@@ -1,5 +1,6 @@
 """`qpack build`, the main path of the packager: checkpoint -> lowered programs -> weights -> sealed bundle."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from qpack_packager.bundle_writer import refuse_existing, writing
@@ -14,7 +15,7 @@ from qpack_packager.provenance import PROVENANCE, provenance
 from qpack_packager.sbom import SBOM, bill_of_materials
 from qpack_packager.serving import Options
 from qpack_packager.source_files import source_files
-from qpack_packager.text_files import add_text_files
+from qpack_packager.text_files import make_text_files
 from qpack_packager.weights.add import add_weights, check_disk, fingerprint
 from qpack_schemas.bundle_rules import PROGRAM_PATHS
 from qpack_schemas.strict_json import dump_canonical, dump_compact
@@ -41,13 +42,17 @@ def build(
     prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
         progress.note(note)
-    sources = source_files(text.directory, {*prepared.checkpoint.files, *prepared.tokenizer.files}, progress)
+    with ThreadPoolExecutor(1, "text") as beside:  # one core hashes the weights, another probes the tokenizer
+        making = beside.submit(make_text_files, text)
+        sources = source_files(text.directory, {*prepared.checkpoint.files, *prepared.tokenizer.files}, progress)
+        part = making.result()
+    for note in part.notes:
+        progress.note(note)
     mark = fingerprint(prepared.lowered, options, sources)
     with writing(output, mark if resume else None) as writer:
         check_disk(prepared.lowered, writer)
-        part = add_text_files(text, writer)
-        for note in part.notes:
-            progress.note(note)
+        for path, data in part.contents.items():
+            writer.add(path, data)
         for kind, program in prepared.lowered.programs.items():
             writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
         kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)

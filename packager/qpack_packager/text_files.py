@@ -1,9 +1,10 @@
 """The text files of a bundle: model/*.json, the chat template and the licences, clean, canonical and recorded."""
 
+import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qpack_packager.bundle_writer import BundleWriter
 from qpack_packager.checkpoint.checkpoint import CONFIG
 from qpack_packager.checkpoint.declared_license import declared_license
 from qpack_packager.checkpoint.model_text import CleanText, ModelText
@@ -25,8 +26,9 @@ LICENSE_GLOBS = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 
 @dataclass(frozen=True)
 class TextPart:
-    """What the manifest says about text."""
+    """The files, path -> bytes, and what the manifest says about them."""
 
+    contents: Mapping[str, bytes]
     files: list[TextFile]
     license: str | None  # as the checkpoint declares it
     licenses: list[str]  # the files
@@ -34,30 +36,32 @@ class TextPart:
     probes: Probes
 
 
-def add_text_files(text: ModelText, writer: BundleWriter) -> TextPart:
-    """Writes the text files of a checkpoint. Raises InputError for one that can't be made clean without a guess."""
-    files = [_add(text.clean(name), f"model/{name}", writer) for name in JSON_FILES if name in text]
+def make_text_files(text: ModelText) -> TextPart:
+    """Raises InputError for a file of the checkpoint that can't be made clean without a guess."""
+    made = {f"model/{name}": text.clean(name) for name in JSON_FILES if name in text}
     template, notes = read_chat_template(text)
     if template is not None:
         # Without a file of its own it comes out of tokenizer_config.json; in the bundle it always has one.
         origin = text.clean(CHAT_TEMPLATE if CHAT_TEMPLATE in text else TOKENIZER_CONFIG)
-        made = CleanText(template.encode("utf-8"), origin.facts, origin.source_sha256, ())
-        files.append(_add(made, f"model/{CHAT_TEMPLATE}", writer))
+        made[f"model/{CHAT_TEMPLATE}"] = CleanText(template.encode("utf-8"), origin.facts, origin.source_sha256, ())
     licenses: list[str] = []
     names = {path.name for glob in LICENSE_GLOBS for path in text.directory.glob(glob) if path.is_file()}
     for name in sorted(names):
         if not re.fullmatch(NAME, name):
             where = str(text.directory / name)
             raise InputError("this file name can't be used in a bundle", where=where, remedy=f"rename it to {NAME}")
-        files.append(_add(text.clean(name), f"LICENSES/{name}", writer))
+        made[f"LICENSES/{name}"] = text.clean(name)
         licenses.append(f"LICENSES/{name}")
     read = [name for name in (*JSON_FILES, CHAT_TEMPLATE, *sorted(names)) if name in text]
     warnings = [warning for name in read for warning in text.clean(name).warnings]
-    files.sort(key=lambda file: file["path"])
-    return TextPart(files, declared_license(text), licenses, [*warnings, *notes], _probes(text, template))
+    contents, files = (
+        {path: clean.data for path, clean in made.items()},
+        [_entry(path, made[path]) for path in sorted(made)],
+    )
+    return TextPart(contents, files, declared_license(text), licenses, [*warnings, *notes], _probes(text, template))
 
 
-def _add(clean: CleanText, path: str, writer: BundleWriter) -> TextFile:
+def _entry(path: str, clean: CleanText) -> TextFile:
     facts = clean.facts
     return {
         "path": path,
@@ -66,7 +70,7 @@ def _add(clean: CleanText, path: str, writer: BundleWriter) -> TextFile:
         "known_by": facts.known_by if facts else None,
         "bom": facts.bom if facts else False,
         "newlines": facts.newlines if facts else None,
-        "sha256": writer.add(path, clean.data),
+        "sha256": hashlib.sha256(clean.data).hexdigest(),
     }
 
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.detokenizer import TokenBytes
 from qpack_runtime.engine import Engine, Executor
+from qpack_runtime.exchanged import refuse_exchanged
 from qpack_runtime.probes import check_probes
 from qpack_runtime.signature import trust_of
 from qpack_schemas.bundle import Bundle, open_bundle
@@ -63,7 +64,7 @@ def boot(
     newer. `watch` is told of each phase and bucket while the boot goes on.
 
     Raises BundleError if the bundle must not be opened, TrustError if nobody trusted has signed it, UnsupportedError
-    or FitError if it can't run here."""
+    or FitError if it can't run here, InputError if another bundle took its place meanwhile."""
     notes = []
     if device is None:
         from qpack_runtime.cpu.native import LIBRARY
@@ -98,6 +99,7 @@ def boot(
         raise IntegrityError("the tokenizer can't be loaded:", [finding], where=str(path)) from None
     check_probes(path, bundle.manifest, tokenizer)
     token_bytes = TokenBytes(tokenizer, engine.vocab)
+    refuse_exchanged(bundle)
     watch.end()
     notes += executor.notes
     return Booted(bundle, device, executor, engine, tokenizer, token_bytes, watch.seconds, notes)

@@ -118,9 +118,8 @@ def widened(numbers: np.ndarray) -> np.ndarray:
 
 def _extreme(choose: np.ufunc, values: np.ndarray) -> np.ndarray:
     """float64 [G]: np.maximum or np.minimum of every group."""
-    quads = choose.reduce(values, axis=0).reshape(-1, _QUAD)
-    pairs = choose(quads[:, :2], quads[:, 2:])
-    return choose(pairs[:, 0], pairs[:, 1]).astype(np.float64)
+    first, second, third, fourth = choose.reduce(values, axis=0).reshape(-1, _QUAD).T
+    return choose(choose(first, third), choose(second, fourth)).astype(np.float64)
 
 
 def _fold_groups(values: np.ndarray) -> np.ndarray:
@@ -129,7 +128,8 @@ def _fold_groups(values: np.ndarray) -> np.ndarray:
     while half:
         values[:half] += values[half : 2 * half]
         half //= 2
-    return fold_last(values[0].reshape(-1, _QUAD))
+    first, second, third, fourth = values[0].reshape(-1, _QUAD).T
+    return (first + third) + (second + fourth)
 
 
 def round_up(values: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from qpack_packager.lowering.modules import Module
 from qpack_packager.prepare import Prepared
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
-from qpack_packager.weights.make import Maker
+from qpack_packager.weights.make import Made, Maker
 from qpack_packager.weights.shards import WeightShards, plan_weights
 from qpack_schemas.bundle_files import sha256_of
 from qpack_schemas.errors import FitError
@@ -89,8 +89,11 @@ def add_weights(prepared: Prepared, options: Options, writer: BundleWriter, prog
             ThreadPoolExecutor(workers, "weights") as pool,
         ):
             maker = Maker(prepared.checkpoint, pool, workers, calibration and calibration.calibrated)
-            for module in lowered.modules:
-                log = _add(module, maker, shards, journal)
+            begun: dict[str, Made] = {}
+            for module, following in zip(lowered.modules, [*lowered.modules[1:], None], strict=True):
+                if following and following.name not in journal.finished:
+                    begun[following.name] = maker.make(following)
+                log = _add(module, begun.pop(module.name, None), maker, shards, journal)
                 logs += [] if log is None else [log]
                 step(module.name, sizes[module.name])
         shards.finish()
@@ -116,12 +119,14 @@ def _calibration(prepared: Prepared, options: Options, writer: BundleWriter, pro
     return start_calibration(prepared.checkpoint, options, writer.folder, progress)
 
 
-def _add(module: Module, maker: Maker, shards: WeightShards, journal: Journal) -> Mapping[str, Any] | None:
+def _add(
+    module: Module, made: Made | None, maker: Maker, shards: WeightShards, journal: Journal
+) -> Mapping[str, Any] | None:
     """One module, made or taken over. Returns its line of the quantization log."""
     finished = journal.finished.get(module.name) if maker.keeps(module) else None
     if finished and all(shards.take_over(name, finished["tensors"][name]) for name in module.tensors):
         return finished["log"]
-    made = maker.make(module)
+    made = made or maker.make(module)
     digests: dict[str, str] = {}
     for name, pieces in made.tensors.items():
         if name in shards.places:  # its file had it, but not all of the module

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import ml_dtypes
@@ -58,7 +59,8 @@ class Maker:
         self.checkpoint, self.pool, self.workers, self.calibrated = checkpoint, pool, workers, calibrated
 
     def make(self, module: Module) -> Made:
-        """Pieces raise InputError for NaN and infinity, naming the tensor."""
+        """Begins with it: whoever asks for the next module before taking this one's pieces keeps the workers busy.
+        Pieces raise InputError for NaN and infinity, naming the tensor."""
         if module.form == "rope_table":
             context, _, half = module.shape
             return Made({module.name: [rope_table(context, 2 * half, module.theta)]})
@@ -93,9 +95,10 @@ class Maker:
     def _int8(self, module: Module, made: Made) -> dict[str, Iterable[np.ndarray]]:
         codes, scale = module.tensors
         done: list[Quantized] = []
+        rounded = self._rounded(module, int8.quantize)
 
         def pieces() -> Iterator[np.ndarray]:
-            for quantized in self._rounded(module, int8.quantize):
+            for quantized in rounded:
                 done.append(replace(quantized, codes=np.empty(0)))
                 yield quantized.codes
             made.log = _log(module, "rtn", 8, done)
@@ -114,10 +117,12 @@ class Maker:
             scales[:, first:last] = permute_scales(np.ascontiguousarray(quantized.scales.T))
             return Quantized(np.empty(0), np.empty(0), quantized.squared_error, quantized.squared_weight)
 
+        rounded = self._rounded(module, rtn.quantize, place) if self.calibrated is None else iter(())
+
         def pieces() -> Iterator[np.ndarray]:
             nonlocal method, extras
             if self.calibrated is None:
-                done = list(self._rounded(module, rtn.quantize, place))
+                done = list(rounded)
             else:
                 method = "gptq"
                 quantized, extras = self._calibrated(module, self.calibrated)
@@ -194,18 +199,21 @@ def _blocks(lines: int, shape: tuple[int, ...], multiple: int) -> Iterator[tuple
 def _in_order(
     pool: Executor, ahead: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Result]:
-    """Results in the order of `items`, at most `ahead` of them waiting: a whole map would hold all of them."""
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > ahead:
+    """Results in the order of `items`, at most `ahead` of them waiting: a whole map would hold all of them. Those are
+    begun at once."""
+    left = iter(items)
+    waiting = deque[Future[Result]](pool.submit(function, item) for item in islice(left, ahead))
+
+    def results() -> Iterator[Result]:
+        try:
+            while waiting:
+                waiting.extend(pool.submit(function, item) for item in islice(left, 1))
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    return results()
 
 
 def _log(module: Module, method: str, bits: int, done: list[Quantized]) -> dict[str, object]:

@@ -5,7 +5,8 @@ Digests and writes of a piece run beside each other, and the disk takes in what 
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from qpack_schemas.tensor_file import PAD_PREFIX, SHARD_BYTES, TensorFilePlan, T
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32", "I8": "int8"}
 _BLOCK = 1 << 22  # bytes read at a time
 _UNSYNCED = 1 << 25  # bytes written before the disk is told to take them in
+_BEHIND = 8  # times that it is told before it has done the first
 
 
 def plan_weights(layout: Mapping[str, Buffer]) -> dict[str, TensorFilePlan]:
@@ -59,8 +61,9 @@ class WeightShards:
         self._path, self._digest = "", hashlib.sha256()
         self._spans: Iterator[tuple[str, TensorSpan]] = iter(())
         self._fresh = False  # nothing behind the place in the file is of use
-        self._helpers = ThreadPoolExecutor(3, "shards")  # two digests and the disk
-        self._syncing: Future[None] | None = None
+        self._digests = ThreadPoolExecutor(2, "digests")  # of the tensor and of the file
+        self._disk = ThreadPoolExecutor(1, "disk")
+        self._syncing: deque[Future[None]] = deque()
         self._unsynced = 0
 
     def take_over(self, name: str, sha256: str) -> bool:
@@ -99,7 +102,7 @@ class WeightShards:
             if (piece.dtype.name, piece.shape[1:]) != (_DTYPES[span.dtype], span.shape[1:]):
                 raise AssertionError(f"{name} {piece.dtype} {piece.shape} is not the planned {span}")
             data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-            hashing = self._helpers.submit(digest.update, data)
+            hashing = self._digests.submit(digest.update, data)
             self._put(file, data)
             hashing.result()
             lines += len(piece)
@@ -110,14 +113,17 @@ class WeightShards:
         return digest.hexdigest()
 
     def finish(self) -> None:
-        """Closes the last file. Every planned tensor must be there."""
+        """All is on the disk when it returns. Every planned tensor must be there."""
         self._close()
+        while self._syncing:
+            self._syncing.popleft().result()
         if (more := next(self._plans, None)) is not None:
             raise AssertionError(f"{more[0]} is planned, but not made")
 
     def abandon(self) -> None:
         """Closes the file as it is."""
-        self._helpers.shutdown()  # none may still use the file
+        self._digests.shutdown()  # none may still use the file
+        self._disk.shutdown()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -165,37 +171,47 @@ class WeightShards:
             self._put(self._file, bytes(span.bytes))
         size = self._file.tell()
         self._file.truncate()
-        self._file.flush()
-        self._wait_for_disk()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._sync(self._file, _sync_and_close)
         self._file = None
         self.entries.append({"path": self._path, "bytes": size, "sha256": self._digest.hexdigest()})
 
     def _put(self, file: BinaryIO, data: bytes | memoryview) -> None:
-        hashing = self._helpers.submit(self._digest.update, data)
-        with self._naming_the_file():
+        hashing = self._digests.submit(self._digest.update, data)
+        with _naming(self.folder / self._path):
             file.write(data)
         hashing.result()
         self._unsynced += len(data)
 
     def _sync_behind(self, file: BinaryIO) -> None:
-        """Lets the disk begin, so that little is left to wait for when the file is closed."""
-        if self._unsynced > _UNSYNCED and (self._syncing is None or self._syncing.done()):
-            self._wait_for_disk()
+        """Lets the disk begin, so that little is left to wait for at the end."""
+        if self._unsynced > _UNSYNCED and (not self._syncing or self._syncing[-1].done()):
+            self._sync(file, lambda file: os.fdatasync(file.fileno()))
+
+    def _sync(self, file: BinaryIO, how: Callable[[BinaryIO], None]) -> None:
+        """Beside what is made next. Raises what earlier ones have ended with."""
+        while self._syncing and (self._syncing[0].done() or len(self._syncing) == _BEHIND):
+            self._syncing.popleft().result()
+        path = self.folder / self._path
+
+        def sync() -> None:
+            with _naming(path):
+                how(file)
+
+        with _naming(path):
             file.flush()
-            self._syncing, self._unsynced = self._helpers.submit(os.fdatasync, file.fileno()), 0
+        self._syncing.append(self._disk.submit(sync))
+        self._unsynced = 0
 
-    def _wait_for_disk(self) -> None:
-        if self._syncing is not None:
-            with self._naming_the_file():
-                self._syncing.result()
-            self._syncing = None
 
-    @contextmanager
-    def _naming_the_file(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:  # a full disk does not say which one
-            error.filename = error.filename or str(self.folder / self._path)
-            raise
+def _sync_and_close(file: BinaryIO) -> None:
+    with file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # a full disk does not say which one
+        error.filename = error.filename or str(path)
+        raise

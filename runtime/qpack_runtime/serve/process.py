@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from qpack_runtime.boot import Booted, boot
+from qpack_runtime.exchanged import refuse_exchanged
 from qpack_runtime.serve.engine.thread import EngineThread
 from qpack_runtime.serve.first_step import run_first_step
 from qpack_runtime.serve.http.app import ENDPOINTS, make_app
@@ -123,6 +124,7 @@ class Process:
         self._readiness.watch.end()
         name = options.model_name or self._source.name
         service.served = served = ServedModel(booted, name, template, service.tokenizing)
+        refuse_exchanged(booted.bundle)  # template and defaults have been read by now
         self._describe(booted, served)
         settle()
         self._metrics.gc_pause_seconds.install()
