@@ -112,19 +112,19 @@ clean: ## remove all that make made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
-# What the tests use of the system: a browser for the chat page, with glyphs for Chinese, promtool for the alerts, and a
-# registry for bundles.
+# What the tests use of the system: a browser for the chat page, with glyphs for Chinese, promtool for the alerts, a
+# registry for bundles and skopeo to copy them, shells to complete in, mandoc and man for the manual pages.
 BROWSER := command -v chromium || command -v chromium-browser || command -v google-chrome
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo )
 .venv/system: .venv/made
 	@missing=; \
 	{ $(BROWSER); } >/dev/null || missing="chromium fonts-wqy-microhei"; \
-	command -v promtool >/dev/null || missing="$$missing prometheus"; \
-	command -v docker-registry >/dev/null || missing="$$missing docker-registry"; \
+	for one in promtool:prometheus docker-registry:docker-registry skopeo:skopeo fish:fish zsh:zsh mandoc:mandoc \
+	  man:man-db groff:groff-base; do command -v "$${one%:*}" >/dev/null || missing="$$missing $${one#*:}"; done; \
 	if [ -n "$$missing" ]; then \
 	  $(AS_ROOT)apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive $(AS_ROOT)apt-get install -y -qq --no-install-recommends $$missing >/dev/null || \
-	  { echo "the tests need a browser, promtool and docker-registry; on Debian: $$missing" >&2; exit 1; }; \
+	  { echo "the tests need more of the system; on Debian: $$missing" >&2; exit 1; }; \
 	fi
 	@touch $@
 

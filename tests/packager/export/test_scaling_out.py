@@ -18,7 +18,7 @@ from .conftest import Built
 
 TEXT = (Path(__file__).parents[3] / "docs" / "scaling-out.md").read_text(encoding="utf-8")
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-COMMANDS = [line for kind, block in BLOCKS if not kind for line in block.splitlines()]
+COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
 SIZES = ("--batch", "1", "--context", "64", "--prefill", "16")
 
 
