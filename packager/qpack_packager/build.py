@@ -1,6 +1,5 @@
 """`qpack build`, the main path of the packager: checkpoint -> lowered programs -> weights -> sealed bundle."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from qpack_packager.bundle_writer import refuse_existing, writing
@@ -42,12 +41,10 @@ def build(
     prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
         progress.note(note)
-    with ThreadPoolExecutor(1, "text") as beside:  # one core hashes the weights, another probes the tokenizer
-        making = beside.submit(make_text_files, text)
-        sources = source_files(text.directory, {*prepared.checkpoint.files, *prepared.tokenizer.files}, progress)
-        part = making.result()
+    part = make_text_files(text)
     for note in part.notes:
         progress.note(note)
+    sources = source_files(text.directory, {*prepared.checkpoint.files, *prepared.tokenizer.files}, progress)
     mark = fingerprint(prepared.lowered, options, sources)
     with writing(output, mark if resume else None) as writer:
         check_disk(prepared.lowered, writer)

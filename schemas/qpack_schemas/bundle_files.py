@@ -16,14 +16,15 @@ MANIFEST = "manifest.json"
 # No part of the bundle_id: provenance and signatures, which are made after it exists, and what a host measured of the
 # bundle's quality, which another host measures otherwise. They lie at the root.
 _DETACHED = re.compile(r"provenance\.intoto\.jsonl|signature\.[^/]+|quality\.(json|html)")
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes: what is read is still in the processor's cache when it is hashed
 
 
 def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
+    with path.open("rb", buffering=0) as file:
+        block = memoryview(bytearray(min(_BLOCK, os.fstat(file.fileno()).st_size + 1)))
+        while count := file.readinto(block):
+            digest.update(block[:count])
     return digest.hexdigest()
 
 

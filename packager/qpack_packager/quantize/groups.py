@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 GROUP = 128  # weights along K that share a scale
-BLOCK_WEIGHTS = 1 << 18  # weights at a time: fewer, and threads wait for each other; more, and they leave the caches
+BLOCK_WEIGHTS = 1 << 19  # weights at a time: fewer, and threads wait for each other; more, and they leave the caches
 _QUAD = 4  # weights that stay neighbours when groups are laid side by side: 16 bytes are moved as fast as 4
 _BUFFER = 8192  # numpy's own, in elements: an operand that it repeats and that is shorter goes through it, slowly
 

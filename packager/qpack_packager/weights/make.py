@@ -24,7 +24,7 @@ from qpack_packager.weights.imported import import_codes
 from qpack_packager.weights.lines import read_lines, read_source, spans
 from qpack_schemas.errors import InputError
 
-BLOCK_WEIGHTS = 1 << 18  # that are read and rounded at a time, and more only if 64 lines are more
+BLOCK_WEIGHTS = 1 << 19  # that are read and rounded at a time, and more only if 64 lines are more
 AHEAD = 2  # blocks that each worker may be ahead of the writer
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 Item = TypeVar("Item")
