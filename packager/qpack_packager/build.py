@@ -16,6 +16,7 @@ from qpack_packager.serving import Options
 from qpack_packager.source_files import source_files
 from qpack_packager.text_files import make_text_files
 from qpack_packager.weights.add import add_weights, check_disk, fingerprint
+from qpack_schemas.bundle import Bundle
 from qpack_schemas.bundle_rules import PROGRAM_PATHS
 from qpack_schemas.strict_json import dump_canonical, dump_compact
 
@@ -30,8 +31,8 @@ def build(
     resume: bool = False,
     evaluation: Evaluation | None = None,
     recipe: Path | None = None,
-) -> str:
-    """Makes the bundle at `output` and returns its bundle_id. Nothing is at `output` unless the bundle is whole.
+) -> Bundle:
+    """Makes the bundle at `output`. Nothing is there unless the bundle is whole.
 
     `kernel_cache` keeps compiled kernels between builds; by default a folder in the user's cache. With `resume` the
     build goes on in what one that was interrupted has left, if that was the same build, and leaves what it has made if
@@ -58,13 +59,14 @@ def build(
         bill = bill_of_materials(describe_model(prepared), quant, sources, part, compilers)
         writer.add(SBOM, dump_canonical(bill))
         manifest = describe(prepared, sources, weights, writer.files, part, kernels)
-        bundle_id, findings = writer.seal(manifest), list[str]()
+        bundle, findings = writer.seal(manifest), list[str]()
         if evaluation:
-            bundle_id, findings = evaluation.measure(writer, output.name, manifest, text, progress)
+            bundle, findings = evaluation.measure(writer, output.name, manifest, text, progress)
             if findings and not evaluation.keep_failed:
                 raise missed(findings, output)
-        told = provenance(bundle_id, options, sources, recipe=recipe, eval_text=evaluation.text if evaluation else None)
+        eval_text = evaluation.text if evaluation else None
+        told = provenance(bundle.bundle_id, options, sources, recipe=recipe, eval_text=eval_text)
         writer.add_detached(PROVENANCE, dump_compact(told))
     if findings:
         raise missed(findings, output)
-    return bundle_id
+    return bundle.moved_to(output)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qpack_packager.journal import WORK, is_left_by
-from qpack_schemas.bundle import open_bundle
+from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import UsageError
 from qpack_schemas.manifest import FileEntry, seal
@@ -51,13 +51,13 @@ class BundleWriter:
             error.filename = error.filename or str(target)
             raise
 
-    def seal(self, manifest: Mapping[str, object]) -> str:
-        """Writes the manifest over all files so far and checks the whole. Returns the bundle_id."""
+    def seal(self, manifest: Mapping[str, object]) -> Bundle:
+        """Writes the manifest over all files so far and checks the whole."""
         shutil.rmtree(self.folder / WORK, ignore_errors=True)
         files = sorted(self.files, key=lambda entry: entry["path"])
         raw = seal({**manifest, "files": files})
         self._write(MANIFEST, raw)
-        return open_bundle(self.folder, digests=False).bundle_id
+        return open_bundle(self.folder, digests=False)
 
 
 @contextmanager

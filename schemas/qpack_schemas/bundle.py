@@ -8,7 +8,7 @@ the programs. Findings are collected as far as a later check makes sense.
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +33,11 @@ class Bundle:
     programs: Mapping[Kind, Program]
     tensors: Mapping[str, tuple[Path, TensorSpan]]
     tables: Tables  # target -> kind -> launch table; none for "cpu"
+
+    def moved_to(self, path: Path) -> "Bundle":
+        """The same after its directory has been renamed to `path`."""
+        places = {name: (path / file.relative_to(self.path), span) for name, (file, span) in self.tensors.items()}
+        return replace(self, path=path, tensors=places)
 
 
 def open_bundle(path: Path, *, digests: bool = True) -> Bundle:

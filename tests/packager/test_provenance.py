@@ -40,7 +40,7 @@ def repository(predicate: dict) -> dict:
 
 def test_its_subject_is_the_bundle_and_it_is_no_part_of_it(tmp_path: Path):
     recipe = find_recipe("qwen3-small")
-    bundle_id = build(ModelText(TINY), tmp_path / "bundle", SMALL, Progress("plain"), recipe=recipe)
+    bundle_id = build(ModelText(TINY), tmp_path / "bundle", SMALL, Progress("plain"), recipe=recipe).bundle_id
     (line,) = (tmp_path / "bundle" / PROVENANCE).read_text(encoding="utf-8").splitlines()
     statement = json.loads(line)
     assert statement["subject"] == [{"name": "manifest.json", "digest": {"sha256": bundle_id}}]

@@ -60,7 +60,7 @@ def build(
         from qpack_packager.evaluate.build_gate import Evaluation
         from qpack_packager.progress import Progress
 
-        bundle_id = build_bundle(
+        bundle = build_bundle(
             model_text(model, flags),
             output,
             serving_options(flags),
@@ -71,11 +71,11 @@ def build(
             recipe=click.get_current_context().meta.get(RECIPE),
         )
         if output_format == "json":
-            click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle_id}))
+            click.echo(json.dumps({"bundle": str(output), "bundle_id": bundle.bundle_id}))
         else:
             from qpack_packager.commands.inspect import summary
 
-            show(summary(output), output_format)
+            show(summary(bundle), output_format)
 
 
 @click.command()

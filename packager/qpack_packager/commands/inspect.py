@@ -25,14 +25,14 @@ from qpack_schemas.targets import cuda_version
 SHOWN = 8  # of the largest tensors and of the worst quantized ones
 
 
-def summary(bundle: Path) -> str:
-    """A dozen lines about the bundle at `bundle`. Raises BundleError if it breaks a rule; bytes are not hashed."""
-    opened = open_bundle(bundle, digests=False)
-    return "\n".join(_summary(opened, read_quant_errors(opened)))
+def summary(bundle: Bundle) -> str:
+    """A dozen lines about it."""
+    return "\n".join(_summary(bundle, read_quant_errors(bundle)))
 
 
 def report(bundle: Path, output_format: str) -> str:
-    """Everything about the bundle, as text for people or as one JSON object. Raises BundleError like `summary`."""
+    """Everything about the bundle, as text for people or as one JSON object. Raises BundleError if it breaks a rule;
+    bytes are not hashed."""
     opened = open_bundle(bundle, digests=False)
     errors = read_quant_errors(opened)
     if output_format == "json":

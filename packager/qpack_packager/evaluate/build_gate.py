@@ -11,6 +11,7 @@ from qpack_packager.evaluate.evaluate import measure_bundle
 from qpack_packager.evaluate.gate import Gate
 from qpack_packager.evaluate.quality import QUALITY, QUALITY_PAGE, encode, manifest_entry, rounded
 from qpack_packager.progress import Progress
+from qpack_schemas.bundle import Bundle
 from qpack_schemas.errors import UsageError
 
 
@@ -42,14 +43,14 @@ class Evaluation:
 
     def measure(
         self, writer: BundleWriter, name: str, manifest: Mapping[str, object], checkpoint: ModelText, progress: Progress
-    ) -> tuple[str, list[str]]:
+    ) -> tuple[Bundle, list[str]]:
         """Measures the sealed bundle, which will be called `name`, beside its checkpoint, writes the report, and seals
-        the verdict into the manifest. Returns the bundle_id, and what missed the gate."""
+        the verdict into the manifest. Returns the bundle, and what missed the gate."""
         quality = measure_bundle(writer.folder, self.text, checkpoint, gate=self.gate, progress=progress)
         verdict = {"quality": manifest_entry(quality)} if self.gate else {}
-        bundle_id = writer.seal({**manifest, **verdict})
+        bundle = writer.seal({**manifest, **verdict})
         writer.add_detached(QUALITY, encode(quality))
         from qpack_packager.evaluate.report_page import page
 
         writer.add_detached(QUALITY_PAGE, page(writer.folder, rounded(quality), name).encode("utf-8"))
-        return bundle_id, quality["gate"]["findings"] if quality["gate"] else []
+        return bundle, quality["gate"]["findings"] if quality["gate"] else []

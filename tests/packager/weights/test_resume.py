@@ -8,11 +8,12 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bundles import ASSETS, SMALL
-from qpack_packager.build import build
+from qpack_packager import build as building
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.journal import WORK, Journal
 from qpack_packager.progress import Progress
@@ -27,6 +28,10 @@ KILLS = 20
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def build(*arguments: Any, **choices: Any) -> str:
+    return building.build(*arguments, **choices).bundle_id
 
 
 def resumed(output: Path, model: Path = MODEL, options: Options = SMALL) -> str:
