@@ -109,13 +109,16 @@ def test_every_stage_is_made_of_the_base_whose_digest_is_named():
 # --- what is started
 
 
-def entered(folder: Path, arguments: list[str]) -> list[str]:
-    """What the image's entry point starts."""
+def entered(folder: Path, arguments: list[str], device: str | None = None) -> list[str]:
+    """What the image's entry point starts in a container with the file `device` in /dev, which `folder` stands for."""
     tini = folder / "tini"
     tini.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n", encoding="utf-8")
     tini.chmod(0o755)
     (entry,) = words("ENTRYPOINT")
-    command = [str(CONTAINER / Path(entry).name), *arguments]
+    script = (CONTAINER / Path(entry).name).read_text(encoding="utf-8")
+    if device:
+        (folder / device).touch()
+    command = ["sh", "-c", script.replace("/dev/", f"{folder}/"), entry, *arguments]
     path = f"{folder}:{os.environ['PATH']}"
     ran = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", env={"PATH": path})
     return ran.stdout.splitlines()
@@ -154,6 +157,13 @@ def test_the_image_serves_the_bundle_that_is_named_or_else_its_own(
 ):
     started = entered(tmp_path, arguments)
     assert started == ["--", "qpack-runtime", "serve", "--host", "0.0.0.0", *served]
+
+
+@pytest.mark.parametrize("device", ["nvidiactl", "nvmap", "dxg"])
+def test_a_container_with_a_gpu_serves_with_it_unless_told_otherwise(device: str, tmp_path: Path):
+    assert entered(tmp_path, ["/a", "--queue", "8"], device)[5:] == ["/a", "--queue", "8", "--device", "cuda"]
+    for flags in (["--device", "cpu"], ["--device=reference"]):
+        assert entered(tmp_path, flags, device)[5:] == ["/bundle", *flags]
 
 
 def test_only_the_gpu_service_asks_for_a_gpu_and_for_cuda():
