@@ -51,7 +51,10 @@ def push(reference: str, bundle: Path, plain_http: bool, progress: Mode, output_
 
 @click.command()
 @REFERENCE
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the bundle is to be.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path),
+    help="Where the bundle is to be.  [default: in this directory, as the last part of the repository]",
+)  # fmt: skip
 @PLAIN_HTTP
 @click.option(
     "--pubkey", "pubkeys", multiple=True, type=click.Path(path_type=Path), help="One of these keys must have signed it."
@@ -61,7 +64,7 @@ def push(reference: str, bundle: Path, plain_http: bool, progress: Mode, output_
 @FORMAT
 def pull(
     reference: str,
-    output: Path,
+    output: Path | None,
     plain_http: bool,
     pubkeys: tuple[Path, ...],
     min_version: str | None,
@@ -85,6 +88,7 @@ def pull(
 
             trust = Trust(pubkeys, min_version)
         place = Reference.parse(reference)
+        output = output or Path(place.name)
         pulled = pull_bundle(place, output, plain_http=plain_http, trust=trust, progress=Progress(progress))
         if output_format == "json":
             facts = {

@@ -215,6 +215,18 @@ def test_the_commands_tell_what_they_did(bundle: Path, place: Reference, tmp_pat
     assert (again["changed"], again["bytes_moved"]) == (False, 0)
 
 
+def test_without_an_output_the_bundle_is_named_after_its_repository(
+    bundle: Path, place: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    push(bundle, place)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ran = CliRunner().invoke(main, ["pull", str(place)])
+    assert ran.exit_code == 0, ran.output
+    assert contents(tmp_path / "here" / place.repository.split("/")[-1]) == contents(bundle)
+    assert len(os.listdir(tmp_path / "here")) == 1
+
+
 def test_what_is_not_there_is_said_so(place: Reference, tmp_path: Path, free_port: int):
     ran = CliRunner().invoke(main, ["pull", str(place), "-o", str(tmp_path / "bundle")])
     assert (ran.exit_code, "the registry has no such bundle" in ran.stderr) == (1, True)
