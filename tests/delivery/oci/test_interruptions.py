@@ -10,7 +10,7 @@ import pytest
 
 from oci_registry import Registry, Road
 from qpack_delivery.oci import upload
-from qpack_delivery.oci.connection import Connection, RegistryError
+from qpack_delivery.oci.connection import PARALLEL, Connection, RegistryError
 from qpack_delivery.oci.download import fetch_blob
 from qpack_delivery.oci.modelpack import Layer, digest_of
 from qpack_delivery.oci.pull import pull
@@ -136,7 +136,8 @@ def test_a_push_that_broke_does_not_move_whole_files_again(bundle: Path, registr
 def test_a_pull_that_was_stopped_goes_on(bundle: Path, registry: Registry, tmp_path: Path, number: int):
     place = f"tests/stopped-{int(number)}:1"
     push(bundle, Reference.parse(f"{registry.address}/{place}"))
-    size = sum(map(len, contents(bundle).values()))
+    sizes = [len(data) for data in contents(bundle).values()]
+    size, under_way = sum(sizes), PARALLEL * max(sizes)  # of what was under way nothing may have reached the disk
     with Road(registry.address, hold_down=size // 2) as road:
         command = [sys.executable, "-c", QPACK, "pull", f"{road.address}/{place}", "-o", str(tmp_path / "bundle")]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -150,7 +151,7 @@ def test_a_pull_that_was_stopped_goes_on(bundle: Path, registry: Registry, tmp_p
     assert left[0].startswith(".bundle.")
     with Road(registry.address) as road:
         pulled = pull(Reference.parse(f"{road.address}/{place}"), tmp_path / "bundle")
-        assert road.moved["down"] < size - size // 2 + AROUND * 3
-        assert 0 < pulled.bytes_moved < size - size // 2 + AROUND * 3
+        assert road.moved["down"] < size - size // 2 + under_way + AROUND < size
+        assert 0 < pulled.bytes_moved < size - size // 2 + under_way
     assert contents(tmp_path / "bundle") == contents(bundle)
     assert sorted(os.listdir(tmp_path)) == ["bundle", "docker"]
