@@ -91,14 +91,14 @@ def _begin(output: Path) -> tuple[Path, int]:
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.partial"
         try:
             folder.mkdir()
-            handle = os.open(folder, os.O_RDONLY)
+            try:
+                handle = os.open(folder, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
             fcntl.flock(handle, fcntl.LOCK_EX)
             if folder.exists():
                 return folder, handle
             os.close(handle)
-        except FileNotFoundError:
-            if not output.parent.exists():
-                raise
         except KeyboardInterrupt:
             shutil.rmtree(folder, ignore_errors=True)
             raise

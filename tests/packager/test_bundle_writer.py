@@ -57,6 +57,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in own_files(folder)}
 
 
+def test_where_no_directory_can_be_made_there_is_an_error_and_no_second_try():
+    """/proc says of every new directory that its parent is not there."""
+    with pytest.raises(OSError, match="No such file or directory: '/proc/"), writing(Path("/proc/bundle")):
+        pass
+
+
 def test_a_build_killed_anywhere_leaves_no_bundle_and_the_next_one_sweeps_up(
     tmp_path: Path, tiny_bundle: Callable[[str], Path]
 ):

@@ -165,6 +165,23 @@ def test_a_body_that_is_half_sent_does_not_hold_up_the_end(bundle: Path):
         assert not [line for line in server.log if "traceback" in line]
 
 
+def test_a_bundle_that_takes_the_place_of_the_booted_one_is_not_mixed_with_it(
+    bundle: Path, tiny_bundle: Callable[[str], Path], tmp_path: Path
+):
+    """The executor has its weights; the chat template and the defaults are still to be read."""
+    place = Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    with ServerProcess(place, patch=HELD_BOOT, hears=True) as server:
+        while server.get("/readyz")[1]["phase"] != "first_step":
+            pass
+        place.rename(tmp_path / "bundle.previous")
+        shutil.copytree(tiny_bundle("tiny-qwen3"), place)
+        assert server.process.stdin is not None
+        server.process.stdin.close()
+        assert server.wait() == 1
+        assert "another bundle took its place while it was booted" in server.told()
+        assert '"event": "ready"' not in server.told()
+
+
 def test_a_signal_ends_a_boot(bundle: Path):
     with ServerProcess(bundle, patch=HELD_BOOT, hears=True) as server:
         while server.get("/readyz")[1]["phase"] != "first_step":
