@@ -13,7 +13,7 @@ from qpack_packager.progress import Progress
 from qpack_packager.provenance import PROVENANCE, provenance
 from qpack_packager.sbom import SBOM, bill_of_materials
 from qpack_packager.serving import Options
-from qpack_packager.source_files import source_files
+from qpack_packager.source_files import SourceFiles
 from qpack_packager.text_files import make_text_files
 from qpack_packager.weights.add import add_weights, check_disk, fingerprint
 from qpack_schemas.bundle import Bundle
@@ -42,31 +42,33 @@ def build(
     prepared = prepare(text, options)
     for note in prepared.checkpoint.notes:
         progress.note(note)
-    part = make_text_files(text)
-    for note in part.notes:
-        progress.note(note)
-    sources = source_files(text.directory, {*prepared.checkpoint.files, *prepared.tokenizer.files}, progress)
-    mark = fingerprint(prepared.lowered, options, sources)
-    with writing(output, mark if resume else None) as writer:
-        check_disk(prepared.lowered, writer)
-        for path, data in part.contents.items():
-            writer.add(path, data)
-        for kind, program in prepared.lowered.programs.items():
-            writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
-        kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
-        weights = add_weights(prepared, options, writer, progress, mark)
-        quant, compilers = describe_quant(prepared), compilers_of(prepared.targets)
-        bill = bill_of_materials(describe_model(prepared), quant, sources, part, compilers)
-        writer.add(SBOM, dump_canonical(bill))
-        manifest = describe(prepared, sources, weights, writer.files, part, kernels)
-        bundle, findings = writer.seal(manifest), list[str]()
-        if evaluation:
-            bundle, findings = evaluation.measure(writer, output.name, manifest, text, progress)
-            if findings and not evaluation.keep_failed:
-                raise missed(findings, output)
-        eval_text = evaluation.text if evaluation else None
-        told = provenance(bundle.bundle_id, options, sources, recipe=recipe, eval_text=eval_text)
-        writer.add_detached(PROVENANCE, dump_compact(told))
+    names = {*prepared.checkpoint.files, *prepared.tokenizer.files}
+    with SourceFiles(text.directory, names) as hashing:
+        part = make_text_files(text)
+        for note in part.notes:
+            progress.note(note)
+        mark = hashing.then(fingerprint(prepared.lowered, options))
+        with writing(output, mark if resume else None) as writer:
+            check_disk(prepared.lowered, writer)
+            for path, data in part.contents.items():
+                writer.add(path, data)
+            for kind, program in prepared.lowered.programs.items():
+                writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
+            kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
+            weights = add_weights(prepared, options, writer, progress, mark)
+            sources = hashing.all(progress)
+            quant, compilers = describe_quant(prepared), compilers_of(prepared.targets)
+            bill = bill_of_materials(describe_model(prepared), quant, sources, part, compilers)
+            writer.add(SBOM, dump_canonical(bill))
+            manifest = describe(prepared, sources, weights, writer.files, part, kernels)
+            bundle, findings = writer.seal(manifest), list[str]()
+            if evaluation:
+                bundle, findings = evaluation.measure(writer, output.name, manifest, text, progress)
+                if findings and not evaluation.keep_failed:
+                    raise missed(findings, output)
+            eval_text = evaluation.text if evaluation else None
+            told = provenance(bundle.bundle_id, options, sources, recipe=recipe, eval_text=eval_text)
+            writer.add_detached(PROVENANCE, dump_compact(told))
     if findings:
         raise missed(findings, output)
     return bundle.moved_to(output)

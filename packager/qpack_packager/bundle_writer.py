@@ -11,10 +11,11 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from qpack_packager.journal import WORK, is_left_by
+from qpack_packager.journal import WORK, is_left, is_left_by
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import UsageError
@@ -61,11 +62,11 @@ class BundleWriter:
 
 
 @contextmanager
-def writing(output: Path, mark: str | None = None) -> Iterator[BundleWriter]:
+def writing(output: Path, mark: Future[str] | None = None) -> Iterator[BundleWriter]:
     """A writer whose bundle appears at `output` at the end of the block, whole, or not at all.
 
-    With `mark`, the fingerprint of what is built, it goes on in what a dead build with the same mark left; and if the
-    block is interrupted, what it has made stays for the next one."""
+    With `mark`, the fingerprint of what is built, it goes on in what a dead build with the same mark left, and waits for
+    the mark only if there is something; and if the block is interrupted, what it has made stays for the next one."""
     refuse_existing(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     folder, handle = _sweep(output, mark) or _begin(output)
@@ -80,7 +81,7 @@ def writing(output: Path, mark: str | None = None) -> Iterator[BundleWriter]:
         _sync(output.parent)
         finished = True
     finally:
-        if finished or mark is None or not (folder / WORK).exists():
+        if finished or mark is None or not is_left(folder):
             shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
@@ -114,7 +115,7 @@ def refuse_existing(output: Path) -> None:
         raise UsageError("is a file, so no bundle can be made in it", where=str(nearest), remedy="name another output")
 
 
-def _sweep(output: Path, mark: str | None) -> tuple[Path, int] | None:
+def _sweep(output: Path, mark: Future[str] | None) -> tuple[Path, int] | None:
     """Removes what dead builds of this output left, all but the first with this mark, which is returned with its lock.
     A directory whose lock is held belongs to a living one."""
     found: tuple[Path, int] | None = None
@@ -128,7 +129,7 @@ def _sweep(output: Path, mark: str | None) -> tuple[Path, int] | None:
         except BlockingIOError:
             os.close(handle)
             continue
-        if mark and found is None and is_left_by(folder, mark):
+        if mark and found is None and is_left(folder) and is_left_by(folder, mark.result()):
             found = folder, handle
             continue
         shutil.rmtree(folder, ignore_errors=True)

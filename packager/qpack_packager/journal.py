@@ -5,14 +5,20 @@ bundle depends on: a build that differs in any of it starts anew.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from qpack_schemas.errors import InputError
 from qpack_schemas.strict_json import JsonValue, dump_compact, parse_strict
 
 WORK = ".build"  # within the unfinished bundle: what is gone before it is sealed
 _NAME = "journal.jsonl"
+
+
+def is_left(folder: Path) -> bool:
+    """Whether the unfinished bundle in `folder` has a journal."""
+    return (folder / WORK / _NAME).exists()
 
 
 def is_left_by(folder: Path, wanted: str) -> bool:
@@ -22,25 +28,34 @@ def is_left_by(folder: Path, wanted: str) -> bool:
 
 
 class Journal:
-    """`finished`: module -> its line, in the order in which they were made."""
+    """`finished`: module -> its line, in the order in which they were made.
 
-    def __init__(self, folder: Path, mark: str):
-        path = folder / WORK / _NAME
-        path.parent.mkdir(parents=True, exist_ok=True)
-        begun = is_left_by(folder, mark)
-        lines = _lines(path)[1:] if begun else []
+    The fingerprint `mark` may be known only later, and nothing is written before it is: a build that dies until then
+    leaves nothing to go on from."""
+
+    def __init__(self, folder: Path, mark: Future[str]):
+        self._path, self._mark = folder / WORK / _NAME, mark
+        self._file: BinaryIO | None = None
+        lines = _lines(self._path)[1:] if is_left(folder) and is_left_by(folder, mark.result()) else []
         self.finished = {str(line["module"]): line for line in lines}
-        # Written anew, so that half a line at its end is gone.
-        path.write_bytes(b"".join(map(dump_compact, [{"fingerprint": mark}, *lines])))
-        self._file = path.open("ab")
+        self._unwritten: list[Mapping[str, object]] = [*lines]
 
     def enter(self, module: str, tensors: Mapping[str, str], log: Mapping[str, object] | None) -> None:
         """A module is finished: the sha256 of its tensors, and its line of the quantization log."""
-        self._file.write(dump_compact({"module": module, "tensors": dict(tensors), "log": log}))
+        self._unwritten.append({"module": module, "tensors": dict(tensors), "log": log})
+        if not self._mark.done():
+            return
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")  # anew, so that half a line at its end is gone
+            self._unwritten.insert(0, {"fingerprint": self._mark.result()})
+        self._file.write(b"".join(map(dump_compact, self._unwritten)))
         self._file.flush()
+        self._unwritten.clear()
 
     def close(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
 
 
 def _lines(path: Path) -> list[dict[str, JsonValue]]:

@@ -1,29 +1,53 @@
-"""The files of a checkpoint that a bundle is made of, with their digests."""
+"""The files of a checkpoint that a bundle is made of, with their digests, which are taken beside the work on it."""
 
+import hashlib
 import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Self, TypeVar
 
 from qpack_packager.progress import Progress
-from qpack_schemas.bundle_files import sha256_of
+from qpack_schemas.bundle_files import blocks_of
 from qpack_schemas.manifest import SourceFile
 
+Result = TypeVar("Result")
 
-def source_files(directory: Path, names: Iterable[str], progress: Progress) -> list[SourceFile]:
-    """Hashes the files `names` of `directory`, some at a time: the digests go into the manifest, and tell whether an
-    unfinished bundle was made of the same bytes."""
-    sizes = {name: (directory / name).stat().st_size for name in sorted(names)}
 
-    def entry(name: str) -> SourceFile:
-        return {"path": name, "bytes": sizes[name], "sha256": sha256_of(directory / name)}
+class SourceFiles:
+    """Hashes the files `names` of `directory`, some at a time, from now on: the digests go into the manifest, and tell
+    whether an unfinished bundle was made of the same bytes. Leaving the `with` block ends it, however far it is."""
 
-    with (
-        progress.phase("source", sum(sizes.values()), "bytes") as step,
-        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
-    ):
-        entries: list[SourceFile] = []
-        for made in pool.map(entry, sizes):  # progress is told by one thread, so that its lines stay whole
-            entries.append(made)
-            step(made["path"], made["bytes"])
-        return entries
+    def __init__(self, directory: Path, names: Iterable[str]):
+        self._directory, self._ended = directory, Event()
+        self._sizes = {name: (directory / name).stat().st_size for name in sorted(names)}
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "source")
+        self._entries = [self._pool.submit(self._entry, name) for name in self._sizes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def then(self, function: Callable[[list[SourceFile]], Result]) -> Future[Result]:
+        """What `function` makes of all of them, as soon as they are hashed. Its result raises OSError for a file that
+        can't be read."""
+        return self._pool.submit(lambda: function([entry.result() for entry in self._entries]))
+
+    def all(self, progress: Progress) -> list[SourceFile]:
+        """Waits for what is not hashed yet. Raises OSError for a file that can't be read."""
+        with progress.phase("source", sum(self._sizes.values()), "bytes") as step:
+            for entry in self._entries:
+                step(entry.result()["path"], entry.result()["bytes"])
+        return [entry.result() for entry in self._entries]
+
+    def _entry(self, name: str) -> SourceFile:
+        digest = hashlib.sha256()
+        for block in blocks_of(self._directory / name):
+            if self._ended.is_set():
+                raise CancelledError
+            digest.update(block)
+        return {"path": name, "bytes": self._sizes[name], "sha256": digest.hexdigest()}

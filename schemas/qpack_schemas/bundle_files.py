@@ -21,11 +21,17 @@ _BLOCK = 1 << 20  # bytes: what is read is still in the processor's cache when i
 
 def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
+    for block in blocks_of(path):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def blocks_of(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file from front to back. Each block is gone when the next is taken."""
     with path.open("rb", buffering=0) as file:
         block = memoryview(bytearray(min(_BLOCK, os.fstat(file.fileno()).st_size + 1)))
         while count := file.readinto(block):
-            digest.update(block[:count])
-    return digest.hexdigest()
+            yield block[:count]
 
 
 def check_files(root: Path, listed: list[FileEntry], *, digests: bool = True) -> tuple[list[Finding], set[str]]:

@@ -4,8 +4,8 @@ import hashlib
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,10 @@ class Weights:
     calibration: "Calibration | None"
 
 
-def fingerprint(lowered: Lowered, options: Options, sources: Sequence[SourceFile]) -> str:
-    """The sha256 of everything that the weight files depend on."""
+def fingerprint(lowered: Lowered, options: Options) -> Callable[[list[SourceFile]], str]:
+    """What makes, of the source files, the sha256 of everything that the weight files depend on."""
     facts = {
         "version": CONTRACT_VERSION,
-        "sources": list(sources),
         "method": options.method,
         "calibration": sha256_of(options.calibration) if options.calibration else None,
         "environment": _environment() if options.method == "gptq" else None,
@@ -54,7 +53,7 @@ def fingerprint(lowered: Lowered, options: Options, sources: Sequence[SourceFile
         ],
         "tensors": [[name, buffer.dtype, list(buffer.extent(1))] for name, buffer in lowered.layout.items()],
     }
-    return hashlib.sha256(dump_compact(facts)).hexdigest()
+    return lambda sources: hashlib.sha256(dump_compact(facts | {"sources": sources})).hexdigest()
 
 
 def check_disk(lowered: Lowered, writer: BundleWriter, scratch: int = 0) -> None:
@@ -73,7 +72,9 @@ def check_disk(lowered: Lowered, writer: BundleWriter, scratch: int = 0) -> None
         )
 
 
-def add_weights(prepared: Prepared, options: Options, writer: BundleWriter, progress: Progress, mark: str) -> Weights:
+def add_weights(
+    prepared: Prepared, options: Options, writer: BundleWriter, progress: Progress, mark: Future[str]
+) -> Weights:
     """Writes the weight files and the quantization log. `mark` is the build's fingerprint: what a journal with the same
     one says is finished, and is there, is taken over."""
     lowered, workers = prepared.lowered, len(os.sched_getaffinity(0))
