@@ -7,6 +7,7 @@ groups lie side by side, so that whatever is done to each of them runs through m
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -62,8 +63,16 @@ class Groups:
         steps *= steps
         return _fold_groups(steps)
 
+    def codes(self, steps: np.ndarray, dtype: type[np.integer[Any]]) -> np.ndarray:
+        """Whole steps as bytes, for `quantized`. Rows whose distance is a power of two would share few places in the
+        processor's caches, and be turned into lines at a third of the speed."""
+        length = steps.shape[1]
+        codes = np.empty((len(steps), length + 64), dtype)[:, :length]
+        np.copyto(codes, steps, casting="unsafe")
+        return codes
+
     def quantized(self, codes: np.ndarray, scales: np.ndarray, errors: np.ndarray) -> Quantized:
-        """Codes [32, 4 G] of one byte each, scales float32 [G] and squared errors float32 [G] in units, in lines."""
+        """Codes [32, 4 G] as `codes` makes them, scales float32 [G] and squared errors float32 [G] in units, in lines."""
         quads = np.ascontiguousarray(codes.view(np.uint32).T)
         weights = _fold_groups(self.values * self.values)
         in_weights = self.unit**2

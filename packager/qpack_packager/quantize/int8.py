@@ -25,7 +25,7 @@ def _block(groups: Groups) -> Quantized:
             scales = np.where(better & ~_are_codes(groups, scales), larger, scales)
     wide = widened(groups.in_units(scales))
     steps = groups.whole_steps(wide)
-    codes = steps.astype(np.int8)
+    codes = groups.codes(steps, np.int8)
     return groups.quantized(codes, scales, groups.squared_error(steps, wide))
 
 
