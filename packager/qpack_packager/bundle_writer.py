@@ -65,8 +65,9 @@ class BundleWriter:
 def writing(output: Path, mark: Future[str] | None = None) -> Iterator[BundleWriter]:
     """A writer whose bundle appears at `output` at the end of the block, whole, or not at all.
 
-    With `mark`, the fingerprint of what is built, it goes on in what a dead build with the same mark left, and waits for
-    the mark only if there is something; and if the block is interrupted, what it has made stays for the next one."""
+    With `mark`, the fingerprint of what is built, it goes on in what a dead build with the same mark left (the mark is
+    waited for only if there is something), and if the block is interrupted, what it has made stays for the next one.
+    """
     refuse_existing(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     folder, handle = _sweep(output, mark) or _begin(output)

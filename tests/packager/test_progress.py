@@ -62,7 +62,7 @@ def test_a_build_counts_every_module_to_the_last(tmp_path, capsys: pytest.Captur
     build(ModelText(ASSETS / "tiny-qwen3"), tmp_path / "bundle", SMALL, Progress("json"))
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     names = [event["phase"] for event in events if event["event"] == "phase"]
-    assert names == ["source", "weights"]
+    assert names == ["weights", "source"]
     for name in names:
         (phase,) = (event for event in events if event["event"] == "phase" and event["phase"] == name)
         steps = [event for event in events if event["event"] == "step" and event["phase"] == name]

@@ -13,7 +13,7 @@ from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.progress import Progress
 from qpack_packager.provenance import PROVENANCE, provenance
 from qpack_packager.recipe import find_recipe
-from qpack_packager.source_files import source_files
+from qpack_packager.source_files import SourceFiles
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_files import sha256_of
 
@@ -28,7 +28,8 @@ def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(**given) -> dict:
-    sources = source_files(TINY, ["config.json"], Progress("plain"))
+    with SourceFiles(TINY, ["config.json"]) as hashing:
+        sources = hashing.all(Progress("plain"))
     statement = provenance("0" * 64, SMALL, sources, **given)
     return json.loads(json.dumps(statement))["predicate"]
 

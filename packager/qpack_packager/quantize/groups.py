@@ -72,7 +72,7 @@ class Groups:
         return codes
 
     def quantized(self, codes: np.ndarray, scales: np.ndarray, errors: np.ndarray) -> Quantized:
-        """Codes [32, 4 G] as `codes` makes them, scales float32 [G] and squared errors float32 [G] in units, in lines."""
+        """Codes [32, 4 G] made by `codes`, scales float32 [G] and squared errors float32 [G] in units, in lines."""
         quads = np.ascontiguousarray(codes.view(np.uint32).T)
         weights = _fold_groups(self.values * self.values)
         in_weights = self.unit**2

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.journal import WORK, Journal
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
+from qpack_packager.source_files import SourceFiles
 from qpack_packager.weights.make import Maker
 from qpack_packager.weights.shards import WeightShards
 from qpack_schemas.errors import FitError
@@ -212,6 +214,75 @@ def test_an_interrupted_build_keeps_what_it_has_only_with_the_flag(tmp_path: Pat
             with pytest.raises(KeyboardInterrupt):
                 build(ModelText(MODEL), output, SMALL, Progress("plain"), resume=resume)
         assert len(os.listdir(output.parent)) == resume
+
+
+def hashed_after(wait: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint's digests are there when `wait` returns."""
+    entry = SourceFiles._entry
+    monkeypatch.setattr(SourceFiles, "_entry", lambda files, name: (wait(), entry(files, name))[1])
+
+
+def test_a_build_that_dies_before_the_checkpoint_is_hashed_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody could tell whether what it has made is of the same checkpoint."""
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    output, total = tmp_path / "a" / "bundle", events(tmp_path)
+    output.parent.mkdir()
+    with monkeypatch.context() as patch:
+        hashed_after(signal.pause, patch)
+        assert killed(output, total // 2, patch, resume=True)
+    (left,) = output.parent.glob(".bundle.*.partial")
+    assert any((left / "weights").iterdir())
+    made, modules = Maker.make, list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(Maker, "make", lambda maker, module: (modules.append(module.name), made(maker, module))[1])
+        assert resumed(output) == whole
+    assert "rope" in modules
+    assert not left.exists()
+
+
+def test_what_was_made_before_the_checkpoint_was_hashed_is_kept_once_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    output, made, enter = tmp_path / "a" / "bundle", Maker.make, Journal.enter
+    entered, hashed, modules = list[str](), Event(), list[str]()
+
+    def hashed_late(journal, module, *line):
+        if len(entered) == 8:
+            hashed.set()
+            journal._mark.result()
+        if len(entered) == 10:
+            raise KeyboardInterrupt
+        enter(journal, module, *line)
+        entered.append(module)
+        assert journal._path.exists() == (len(entered) > 8)
+
+    with monkeypatch.context() as patch:
+        hashed_after(hashed.wait, patch)
+        patch.setattr(Journal, "enter", hashed_late)
+        with pytest.raises(KeyboardInterrupt):
+            resumed(output)
+    with monkeypatch.context() as patch:
+        patch.setattr(Maker, "make", lambda maker, module: (modules.append(module.name), made(maker, module))[1])
+        assert resumed(output) == whole
+    assert len(entered) == 10
+    assert not set(entered) & set(modules)
+
+
+def test_an_interrupted_build_that_is_not_hashed_yet_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    hashed = Event()
+
+    def interrupted(maker, module):
+        hashed.set()
+        raise KeyboardInterrupt
+
+    hashed_after(hashed.wait, monkeypatch)
+    monkeypatch.setattr(Maker, "make", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        resumed(tmp_path / "a" / "bundle")
+    assert os.listdir(tmp_path / "a") == []
 
 
 def test_a_disk_that_the_activations_of_a_calibration_would_fill_is_told_before_they_are_made(
