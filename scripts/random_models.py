@@ -3,7 +3,7 @@
 import json
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import ml_dtypes
 import numpy as np
 
 Config = dict[str, Any]
+Shape = tuple[int, ...]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+SHARD = 5_000_000_000  # bytes of weights in a file, unless one tensor is larger: as checkpoints are published
 END = 511  # an id of the tiny models' tokenizer, which stands in
 
-# config.json of Qwen/Qwen3-0.6B and of the text model of Qwen/Qwen3.5-0.8B, as far as it decides shapes.
+# config.json of Qwen/Qwen3-0.6B and of the text models of Qwen/Qwen3.5-0.8B and 9B, as far as it decides shapes.
 QWEN3_06B: Config = {
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "eos_token_id": END, "head_dim": 128,
     "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40960,
@@ -34,33 +36,61 @@ QWEN3_5_08B: Config = {
                         "rope_theta": 10000000, "rope_type": "default"},
     "tie_word_embeddings": True, "vocab_size": 248320,
 }  # fmt: skip
+QWEN3_5_9B: Config = QWEN3_5_08B | {
+    "hidden_size": 4096, "intermediate_size": 12288, "linear_num_value_heads": 32, "num_attention_heads": 16,
+    "num_hidden_layers": 32, "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
 RANDOM_MODELS = {"qwen3-0.6b": QWEN3_06B, "qwen3.5-0.8b": QWEN3_5_08B}
 
 
 def write_model(folder: Path, config: Config, tokenizer: Path, *, seed: int = 0) -> Path:
-    """A checkpoint directory with bfloat16 weights, made a tensor at a time; the same bytes for the same seed. Its
-    tokenizer is that of the checkpoint `tokenizer`. Returns `folder`."""
+    """A checkpoint directory with bfloat16 weights, made a tensor at a time, in shards of SHARD bytes; the same bytes
+    for the same seed. Its tokenizer is that of the checkpoint `tokenizer`. Returns `folder`."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, folder / name)
-    shapes = dict(shapes_of(config))
+    generator = np.random.default_rng(seed)
+    shards = _shards(dict(shapes_of(config)))
+    names = [f"model-{index:05}-of-{len(shards):05}.safetensors" for index in range(1, len(shards) + 1)]
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    else:
+        places = {tensor: name for name, shapes in zip(names, shards, strict=True) for tensor in shapes}
+        size = sum(2 * prod(shape) for shapes in shards for shape in shapes.values())
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    for name, shapes in zip(names, shards, strict=True):
+        _write_shard(folder / name, shapes, config, generator)
+    return folder
+
+
+def _shards(shapes: Mapping[str, Shape]) -> list[dict[str, Shape]]:
+    shards, left = list[dict[str, Shape]](), 0
+    for name, shape in shapes.items():
+        left -= 2 * prod(shape)
+        if left < 0:
+            shards.append({})
+            left = SHARD - 2 * prod(shape)
+        shards[-1][name] = shape
+    return shards
+
+
+def _write_shard(path: Path, shapes: Mapping[str, Shape], config: Config, generator: np.random.Generator) -> None:
     header: dict[str, Any] = {}
     end = 0
     for name, shape in shapes.items():
         begin, end = end, end + 2 * prod(shape)
         header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
-    generator = np.random.default_rng(seed)
     # Layout: https://huggingface.co/docs/safetensors
-    with (folder / "model.safetensors").open("wb") as file:
+    with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape in shapes.items():
-            file.write(_values(name, shape, config, generator).astype(ml_dtypes.bfloat16).tobytes())
-    return folder
+            file.write(_values(name, shape, config, generator).astype(ml_dtypes.bfloat16).view(np.uint8).data)
 
 
-def shapes_of(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
+def shapes_of(config: Config) -> Iterator[tuple[str, Shape]]:
     """Tensor names of transformers' Qwen3ForCausalLM and Qwen3_5ForCausalLM, each with its shape."""
     hidden, wide, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     hybrid = config["model_type"] == "qwen3_5_text"
@@ -83,9 +113,11 @@ def shapes_of(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{name}.mlp.up_proj.weight", (wide, hidden)
         yield f"{name}.mlp.down_proj.weight", (hidden, wide)
     yield "model.norm.weight", (hidden,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (config["vocab_size"], hidden)
 
 
-def _delta_shapes(name: str, config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _delta_shapes(name: str, config: Config) -> Iterator[tuple[str, Shape]]:
     hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
     values = heads * config["linear_value_head_dim"]
     channels = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"] + values
@@ -100,7 +132,7 @@ def _delta_shapes(name: str, config: Config) -> Iterator[tuple[str, tuple[int, .
     yield f"{name}.out_proj.weight", (hidden, values)
 
 
-def _values(name: str, shape: tuple[int, ...], config: Config, generator: np.random.Generator) -> np.ndarray:
+def _values(name: str, shape: Shape, config: Config, generator: np.random.Generator) -> np.ndarray:
     """Normal with a deviation of 0.02, so that activations stay in the range of a trained model; norms multiply by
     about 1, decays are those of an initialized model: A from 1 to 16."""
     if name.endswith(".A_log"):

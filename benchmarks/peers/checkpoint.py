@@ -1,4 +1,4 @@
-"""The model of the comparison: Qwen3-0.6B's shape, random weights, and a tokenizer with as many ids as the head has."""
+"""The models of the comparisons: published shapes, random weights, and a tokenizer with as many ids as the head has."""
 
 import json
 import shutil
@@ -9,20 +9,20 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))  # no install has them
 
-from random_models import QWEN3_06B, TOKENIZER_FILES, write_model  # noqa: E402
+from random_models import QWEN3_06B, TOKENIZER_FILES, Config, write_model  # noqa: E402
 
 TOKENIZER = ROOT / "tests" / "assets" / "tiny-qwen3"
 
 
-def write_checkpoint(folder: Path) -> Path:
-    """A checkpoint directory of 1.2 GB at `folder`, or nothing; returns `folder`. Every id of the head gets a token, so
-    that nobody can leave a part of the logits out."""
+def write_checkpoint(folder: Path, config: Config = QWEN3_06B) -> Path:
+    """A checkpoint directory at `folder`, or nothing; returns `folder`. Every id of the head gets a token, so that
+    nobody can leave a part of the logits out, and the text costs what a real vocabulary does."""
     with TemporaryDirectory(dir=folder.parent) as name:
         tokenizer = Path(name)
         for file in TOKENIZER_FILES:
             shutil.copyfile(TOKENIZER / file, tokenizer / file)
-        _pad(tokenizer / "tokenizer.json", QWEN3_06B["vocab_size"])
-        return write_model(tokenizer / "checkpoint", QWEN3_06B, tokenizer).rename(folder)
+        _pad(tokenizer / "tokenizer.json", config["vocab_size"])
+        return write_model(tokenizer / "checkpoint", config, tokenizer).rename(folder)
 
 
 def _pad(file: Path, size: int) -> None:

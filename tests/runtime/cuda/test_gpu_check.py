@@ -283,22 +283,26 @@ def test_the_check_imports_only_the_runtimes_install():
                 assert name.partition(".")[0] in allowed, f"{file} imports {name}"
 
 
-@pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3.5-0.8b"])
-def test_a_random_model_has_the_tensors_of_transformers(name: str, tmp_path: Path):
+@pytest.mark.parametrize("name", ["QWEN3_06B", "QWEN3_5_08B", "QWEN3_5_9B"])
+def test_a_random_model_has_the_tensors_of_transformers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two layers of it, small: names and shapes as transformers makes them from the same config."""
     import transformers
 
     module = script("random_models", package="")
-    config = {**module.RANDOM_MODELS[name], "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256}
+    config = {**getattr(module, name), "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256}
     config |= {"num_hidden_layers": 4, "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     if "linear_num_key_heads" in config:
         config |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
         config |= {"linear_key_head_dim": 32, "linear_value_head_dim": 16}
+    if not config["tie_word_embeddings"]:  # a large one: in shards
+        monkeypatch.setattr(module, "SHARD", 500_000)
     folder = module.write_model(tmp_path / "model", config, TINY_QWEN3)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
     assert dict(module.shapes_of(config)) == wanted
     assert {name: tensor.shape for name, tensor in read_tensors(folder).items()} == wanted
+    assert len([*folder.glob("*.safetensors")]) == (1 if tied else 4)
     built = build_cuda_bundle(folder, tmp_path / "bundle", OPTIONS)
     logits = logits_of(built)
     assert np.isfinite(logits).all()
