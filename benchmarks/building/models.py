@@ -1,4 +1,4 @@
-"""The checkpoints of the comparison: published shapes, from a small model to one that is larger than a small builder."""
+"""The checkpoints of the comparison: published shapes, a small one and one larger than small builders."""
 
 from pathlib import Path
 

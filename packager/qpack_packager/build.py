@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from qpack_packager.bundle_writer import refuse_existing, writing
+from qpack_packager.bundle_writer import is_resumable, refuse_existing, writing
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.cuda.package import add_kernels, compilers_of
 from qpack_packager.describe import describe, describe_model, describe_quant
@@ -48,6 +48,7 @@ def build(
         for note in part.notes:
             progress.note(note)
         mark = hashing.then(fingerprint(prepared.lowered, options))
+        sources = hashing.all(progress) if resume and is_resumable(output) else None  # it is known by them
         with writing(output, mark if resume else None) as writer:
             check_disk(prepared.lowered, writer)
             for path, data in part.contents.items():
@@ -56,7 +57,7 @@ def build(
                 writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
             kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
             weights = add_weights(prepared, options, writer, progress, mark)
-            sources = hashing.all(progress)
+            sources = sources or hashing.all(progress)
             quant, compilers = describe_quant(prepared), compilers_of(prepared.targets)
             bill = bill_of_materials(describe_model(prepared), quant, sources, part, compilers)
             writer.add(SBOM, dump_canonical(bill))

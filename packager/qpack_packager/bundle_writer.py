@@ -116,11 +116,20 @@ def refuse_existing(output: Path) -> None:
         raise UsageError("is a file, so no bundle can be made in it", where=str(nearest), remedy="name another output")
 
 
+def is_resumable(output: Path) -> bool:
+    """Whether a build of this output has left something that the same build can go on from."""
+    return any(map(is_left, _partials(output)))
+
+
+def _partials(output: Path) -> list[Path]:
+    return sorted(output.parent.glob(f".{glob.escape(output.name)}.*.partial"))
+
+
 def _sweep(output: Path, mark: Future[str] | None) -> tuple[Path, int] | None:
     """Removes what dead builds of this output left, all but the first with this mark, which is returned with its lock.
     A directory whose lock is held belongs to a living one."""
     found: tuple[Path, int] | None = None
-    for folder in sorted(output.parent.glob(f".{glob.escape(output.name)}.*.partial")):
+    for folder in _partials(output):
         try:
             handle = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:  # finished, or swept by another

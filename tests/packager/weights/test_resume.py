@@ -216,6 +216,20 @@ def test_an_interrupted_build_keeps_what_it_has_only_with_the_flag(tmp_path: Pat
         assert len(os.listdir(output.parent)) == resume
 
 
+def test_a_build_that_goes_on_shows_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """What was left is known by the digests, so they come first."""
+    output, _ = half_done(tmp_path / "a", monkeypatch)
+    phases = list[list[str]]()
+    for place in (output, tmp_path / "b" / "bundle"):
+        capsys.readouterr()
+        build(ModelText(MODEL), place, SMALL, Progress("json"), resume=True)
+        events = map(json.loads, capsys.readouterr().err.splitlines())
+        phases.append([event["phase"] for event in events if event["event"] == "phase"])
+    assert phases == [["source", "weights"], ["weights", "source"]]
+
+
 def hashed_after(wait: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint's digests are there when `wait` returns."""
     entry = SourceFiles._entry
