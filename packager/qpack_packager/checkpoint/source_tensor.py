@@ -1,5 +1,6 @@
 """Tensors of a checkpoint: where one lies in its file, and what a quantized one, stored in parts, means."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -67,10 +68,10 @@ class SourceTensor:
         rows, width = self.shape
         item = np.dtype(self.dtype).itemsize
         raw = np.empty((rows, (last - first) * item), np.uint8)
+        begin, stride = self.begin + first * item, width * item
         with self.path.open("rb", buffering=0) as file:
-            for row, line in enumerate(raw):
-                file.seek(self.begin + (row * width + first) * item)
-                self._check_read(file.readinto(line.data), len(line))
+            read = sum(os.preadv(file.fileno(), (line.data,), begin + row * stride) for row, line in enumerate(raw))
+        self._check_read(read, raw.nbytes)
         return raw.view(self.dtype)
 
     def read(self) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 TILE_N = 64
 _EVEN = np.uint64(0x00FF00FF00FF00FF)  # every other byte of eight: those with p2 = 0
+_LOW = np.uint64(0x0F0F0F0F0F0F0F0F)  # the low half of each
 
 
 def pack(codes: np.ndarray) -> np.ndarray:
@@ -35,14 +36,20 @@ def pack(codes: np.ndarray) -> np.ndarray:
 
 
 def unpack(words: np.ndarray) -> np.ndarray:
-    """int32 [K/16, 2*N] -> uint8 [K, N]: what `pack` was given."""
+    """int32 [K/16, 2*N] -> uint8 [K, N]: what `pack` was given, as the transpose of codes that lie line after line."""
     lines, width = words.shape
-    flat = words.view(np.uint32).reshape(-1)
-    nibbles = np.empty((len(flat), 8), np.uint8)
-    for p in range(8):
-        nibbles[:, p] = flat >> np.uint32(4 * p) & np.uint32(15)
-    axes = nibbles.reshape(lines, width // 128, 8, 4, 4, 2, 2, 2)  # kt nt g t j p2 p1 p0
-    return axes.transpose(0, 7, 3, 5, 1, 4, 6, 2).reshape(16 * lines, width // 2)  # kt p0 t p2 nt j p1 g
+    tiles = words.reshape(lines, width // 128, 8, 4, 4).transpose(1, 4, 2, 0, 3)  # nt j g kt t
+    halves = np.ascontiguousarray(tiles).view(np.uint16).reshape(*tiles.shape, 2)
+    even, odd = (np.ascontiguousarray(halves[..., p2]).view(np.uint64)[..., 0] for p2 in range(2))  # nt j g kt
+    first = even & _EVEN
+    first |= (odd & _EVEN) << np.uint64(8)
+    second = (even >> np.uint64(8)) & _EVEN
+    second |= odd & ~_EVEN
+    eights = np.empty((width // 128, 4, 2, 8, lines, 2), np.uint64)  # nt j p1 g kt p0
+    for p1, nibbles in enumerate((first, second)):
+        eights[:, :, p1, ..., 0] = nibbles & _LOW
+        eights[:, :, p1, ..., 1] = (nibbles >> np.uint64(4)) & _LOW
+    return eights.view(np.uint8).reshape(width // 2, 16 * lines).T
 
 
 def permute_scales(scales: np.ndarray) -> np.ndarray:

@@ -13,36 +13,31 @@ from qpack_packager.checkpoint.packed.packed_weight import SYMMETRIC
 from qpack_packager.checkpoint.source_tensor import Codes, PackedTensor, as_packed
 from qpack_packager.lowering.modules import Module, Rows
 from qpack_packager.quantize.groups import GROUP
-from qpack_packager.quantize.marlin import TILE_N, pack, permute_scales, unpack, unpermute_scales
+from qpack_packager.quantize.marlin import pack, permute_scales, unpack, unpermute_scales
 from qpack_packager.weights.lines import read_lines, spans
 from qpack_schemas.errors import InputError
 
-BLOCK_WEIGHTS = 1 << 20  # that are imported and compared at a time, and more only if 64 lines are more
+
+def import_lines(module: Module, checkpoint: Checkpoint, first: int, last: int) -> list[np.ndarray]:
+    """Lines `first` to `last` of an imported module, whole tiles, as its tensors hold them along their second axis, in
+    the order of its layout: words, scales, zeros if it has them. Raises InputError naming a tensor that comes out with
+    other weights than it went in with, or whose scales are not numbers."""
+    lines = _codes(module, checkpoint, first, last)
+    block = [pack(lines.codes.T), permute_scales(np.ascontiguousarray(lines.scales.T))]
+    if lines.zeros is not None:
+        block.append(permute_scales(np.ascontiguousarray(lines.zeros.T)))
+    _check(module, checkpoint, first, block)
+    return block
 
 
-def import_codes(module: Module, checkpoint: Checkpoint) -> tuple[list[np.ndarray], dict[str, object]]:
-    """The tensors of an imported module in the order of its layout (words, scales, zeros if it has them), and its line
-    of the log. Raises InputError naming a tensor that comes out with other weights than it went in with, or whose
-    scales are not numbers."""
-    n, k = module.padded
-    stored = [np.empty(buffer.extent(1), buffer.dtype) for buffer in module.tensors.values()]
-    step = max(1, BLOCK_WEIGHTS // k // TILE_N) * TILE_N
-    for first in range(0, n, step):
-        last = min(first + step, n)
-        lines = _codes(module, checkpoint, first, last)
-        block = [pack(np.ascontiguousarray(lines.codes.T)), permute_scales(np.ascontiguousarray(lines.scales.T))]
-        if lines.zeros is not None:
-            block.append(permute_scales(np.ascontiguousarray(lines.zeros.T)))
-        _check(module, checkpoint, first, block)
-        for whole, part in zip(stored, block, strict=True):
-            width = whole.shape[1] // n
-            whole[:, width * first : width * last] = part
-    return stored, {
+def import_log(module: Module) -> dict[str, object]:
+    """The line of the log of an imported module."""
+    return {
         "module": module.name,
         "method": "import",
         "bits": 4,
         "shape": list(module.shape),
-        "padded": [n, k],
+        "padded": list(module.padded),
         "sources": [{"tensor": rows.tensor, "part": rows.part, "relative_rms_error": 0.0} for rows in module.sources],
     }
 

@@ -20,11 +20,12 @@ from qpack_packager.quantize import int8, rtn
 from qpack_packager.quantize.groups import GROUP, Quantized, relative_rms
 from qpack_packager.quantize.marlin import TILE_N, pack, permute_scales
 from qpack_packager.rope_table import rope_table
-from qpack_packager.weights.imported import import_codes
+from qpack_packager.weights.imported import import_lines, import_log
 from qpack_packager.weights.lines import read_lines, read_source, spans
 from qpack_schemas.errors import InputError
 
 BLOCK_WEIGHTS = 1 << 19  # that are read and rounded at a time, and more only if 64 lines are more
+IMPORTED_WEIGHTS = 1 << 20  # the same of codes, which often lie across the lines: longer, and so fewer, reads
 AHEAD = 2  # blocks that each worker may be ahead of the writer
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 Item = TypeVar("Item")
@@ -84,7 +85,7 @@ class Maker:
         (stored,) = module.tensors.values()
         dtype, shape = DTYPES[stored.dtype], stored.extent(1)
         for rows, begin, end in spans(module):
-            for first, last in _blocks(end - begin, module.shape, 1):
+            for first, last in _blocks(end - begin, module.shape, 1, BLOCK_WEIGHTS):
                 lines = read_source(rows, self.checkpoint, first, last)
                 if not np.isfinite(lines).all():
                     raise _not_finite(rows.tensor)
@@ -147,9 +148,22 @@ class Maker:
         ), extras
 
     def _imported(self, module: Module, made: Made) -> dict[str, Iterable[np.ndarray]]:
+        n, _ = module.padded
+        stored = [np.empty(buffer.extent(1), buffer.dtype) for buffer in module.tensors.values()]
+
+        def place(block: tuple[int, int]) -> None:
+            first, last = block
+            for whole, part in zip(stored, import_lines(module, self.checkpoint, first, last), strict=True):
+                width = whole.shape[1] // n
+                whole[:, width * first : width * last] = part
+
+        placed = _in_order(self.pool, self.workers * AHEAD, place, _blocks(n, module.padded, TILE_N, IMPORTED_WEIGHTS))
+
         def tensors() -> Iterator[np.ndarray]:
-            arrays, made.log = import_codes(module, self.checkpoint)
-            yield from arrays
+            for _ in placed:
+                pass
+            made.log = import_log(module)
+            yield from stored
 
         made_arrays = tensors()
         return {name: _one(made_arrays) for name in module.tensors}
@@ -170,7 +184,8 @@ class Maker:
                 self._check_finite(module, block[0], lines)
                 raise
 
-        return _in_order(self.pool, self.workers * AHEAD, one, _blocks(module.padded[0], module.padded, TILE_N))
+        blocks = _blocks(module.padded[0], module.padded, TILE_N, BLOCK_WEIGHTS)
+        return _in_order(self.pool, self.workers * AHEAD, one, blocks)
 
     @staticmethod
     def _check_finite(module: Module, first: int, lines: np.ndarray) -> None:
@@ -188,10 +203,10 @@ def _one(arrays: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     yield next(arrays)
 
 
-def _blocks(lines: int, shape: tuple[int, ...], multiple: int) -> Iterator[tuple[int, int]]:
-    """`lines` cut into ranges of about BLOCK_WEIGHTS, each a multiple of `multiple` lines."""
+def _blocks(lines: int, shape: tuple[int, ...], multiple: int, weights: int) -> Iterator[tuple[int, int]]:
+    """`lines` cut into ranges of about `weights`, each a multiple of `multiple` lines."""
     width = int(np.prod(shape[1:], dtype=np.int64))
-    step = max(1, BLOCK_WEIGHTS // max(1, width) // multiple) * multiple
+    step = max(1, weights // max(1, width) // multiple) * multiple
     for first in range(0, lines, step):
         yield first, min(first + step, lines)
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from bundles import ASSETS
+from qpack_packager.quantize import marlin
 from qpack_packager.quantize.marlin import pack, permute_scales
 from qpack_runtime.reference.marlin import dequantize, unpack, unpermute_scales
 
@@ -23,7 +24,10 @@ def test_packed_words_and_scales_equal_the_golden_vectors(case: str):
 @given(k=st.integers(1, 12), n=st.integers(1, 4), data=st.data())
 def test_unpack_is_the_inverse_of_pack(k: int, n: int, data: st.DataObject):
     codes = data.draw(arrays.arrays(np.uint8, (16 * k, 64 * n), elements=st.integers(0, 15)))
-    assert np.array_equal(unpack(pack(codes)), codes)
+    words = pack(codes)
+    assert np.array_equal(unpack(words), codes)
+    assert np.array_equal(marlin.unpack(words), codes)
+    assert marlin.unpack(words).T.flags.c_contiguous
 
 
 @given(groups=st.integers(1, 6), n=st.integers(1, 4))

@@ -51,18 +51,18 @@ class Awq:
 @dataclass(frozen=True, eq=False)
 class AwqWeight(PackedWeight):
     def read_codes(self, first: int, last: int) -> np.ndarray:
-        return _lines(by_shifts(_words(self.words, first, last), WRITTEN), first, last)
+        return _lines(by_shifts(_words(self.words, first, last), WRITTEN, axis=0), first, last)
 
     def read_zeros(self, first: int, last: int) -> np.ndarray:
         assert self.zeros is not None
-        return _lines(by_shifts(_words(self.zeros, first, last), WRITTEN), first, last)
+        return _lines(by_shifts(_words(self.zeros, first, last), WRITTEN, axis=0), first, last)
 
     def read_scales(self, first: int, last: int) -> np.ndarray:
         return self.scales.columns(first, last).T
 
     def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray | None]:
         codes, zeros = (
-            None if tensor is None else _lines(by_bytes(_words(tensor, first, last), READ), first, last)
+            None if tensor is None else _lines(by_bytes(_words(tensor, first, last), READ, axis=0), first, last)
             for tensor in (self.words, self.zeros)
         )
         assert codes is not None
@@ -70,10 +70,11 @@ class AwqWeight(PackedWeight):
 
 
 def _words(tensor: SourceTensor, first: int, last: int) -> np.ndarray:
-    """Those that hold lines `first` to `last`."""
-    return tensor.columns(first // 8, -(-last // 8))
+    """int32 [words, rows]: those that hold lines `first` to `last`. Bytes would be turned into lines at a tenth of the
+    speed."""
+    return np.ascontiguousarray(tensor.columns(first // 8, -(-last // 8)).T)
 
 
 def _lines(codes: np.ndarray, first: int, last: int) -> np.ndarray:
-    """[rows, 8 * words] -> [last - first, rows]."""
-    return np.ascontiguousarray(codes.T[first % 8 :][: last - first])
+    """[8 * words, rows] -> [last - first, rows]."""
+    return codes[first % 8 :][: last - first]

@@ -102,10 +102,10 @@ class GptqWeight(PackedWeight):
         return self.scales.columns(first, last).T
 
     def read_differently(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        height, lines = self.words.shape[0], last - first
-        codes = by_bytes(self.words.columns(first, last)).reshape(height, lines, 8)
+        lines = last - first
+        codes = by_bytes(self.words.columns(first, last)).view(np.uint64)  # the eight of each word
         zeros = by_bytes(self._zero_words(first, last))[:, first % 8 : first % 8 + lines] + self.offset
-        return codes.transpose(1, 0, 2).reshape(lines, 8 * height), zeros.T
+        return np.ascontiguousarray(codes.T).view(np.uint8), zeros.T
 
     def _zero_words(self, first: int, last: int) -> np.ndarray:
         assert self.zeros is not None

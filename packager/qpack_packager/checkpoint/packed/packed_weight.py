@@ -79,7 +79,14 @@ class PackedWeight(ABC):
 
     def _of_columns(self, of_groups: np.ndarray) -> np.ndarray:
         """[n, G] -> float32 [n, K]."""
-        return np.ascontiguousarray(of_groups, np.float32)[:, self.groups]
+        groups, counts = self._runs
+        return np.repeat(of_groups.astype(np.float32)[:, groups], counts, axis=1)
+
+    @cached_property
+    def _runs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The groups of columns from the first to the last, and how many neighbours are in each."""
+        begins = np.flatnonzero(np.diff(self.groups, prepend=-1))
+        return self.groups[begins], np.diff(begins, append=len(self.groups))
 
     @abstractmethod
     def read_codes(self, first: int, last: int) -> np.ndarray:

@@ -32,6 +32,14 @@ def test_bytes_give_the_same_codes(words: np.ndarray, order: list[int]):
     assert np.array_equal(by_bytes(words, places), by_shifts(words, tuple(order)))
 
 
+@given(WORDS, st.permutations(range(8)))
+def test_along_the_first_axis_they_are_what_the_transposed_words_give(words: np.ndarray, order: list[int]):
+    places = tuple(order.index(element) for element in range(8))
+    wanted = by_shifts(np.ascontiguousarray(words.T), tuple(order)).T
+    assert np.array_equal(by_shifts(words, tuple(order), axis=0), wanted)
+    assert np.array_equal(by_bytes(words, places, axis=0), wanted)
+
+
 @given(WORDS)
 def test_words_that_are_not_contiguous_are_read_as_well(words: np.ndarray):
     assert np.array_equal(by_bytes(words.T, IN_ORDER), by_shifts(np.ascontiguousarray(words.T)))
