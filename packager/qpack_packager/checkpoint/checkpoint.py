@@ -1,15 +1,16 @@
 """A checkpoint directory, opened: everything about it is checked at once, its tensors are mapped one at a time."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from qpack_packager.checkpoint.model_config import ModelConfig, read_model_config
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.checkpoint.quantized import assemble
-from qpack_packager.checkpoint.source_tensor import DTYPES, SourceTensor, Tensor
+from qpack_packager.checkpoint.source_tensor import DTYPES, SourceTensor, Tensor, as_packed
 from qpack_packager.checkpoint.weight_files import INDEX, WeightFiles, find_weights
 from qpack_schemas.errors import InputError, UnsupportedError
 from qpack_schemas.strict_json import JsonValue
@@ -50,6 +51,11 @@ class Checkpoint:
             notes=list(weights.notes),
             files=tuple(sorted([CONFIG, *index, *weights.spans])),
         )
+
+    def holding(self, names: Iterable[str]) -> Self:
+        """The same, with the int4 tensors of these names read once."""
+        held = {name: packed.held() for name in names if (packed := as_packed(self.tensors[name]))}
+        return replace(self, tensors={**self.tensors, **held})
 
     def lines(self, name: str, first: int, last: int) -> np.ndarray:
         """Lines `first` to `last` of the tensor with this canonical name."""

@@ -63,9 +63,15 @@ class SourceTensor:
         count = self.bytes // self.shape[0] if self.shape[0] else 0
         return self._bytes(first * count, (last - first) * count).reshape(last - first, *self.shape[1:])
 
+    def held(self) -> "HeldTensor":
+        """The same, read once."""
+        return HeldTensor(self.source_name, self.path, self.dtype, self.shape, self.begin, self.bytes, self.read())
+
     def columns(self, first: int, last: int) -> np.ndarray:
         """Entries `first` to `last` of the second of two axes, [rows, last - first]; no others are read."""
         rows, width = self.shape
+        if (first, last) == (0, width):
+            return self.read()
         item = np.dtype(self.dtype).itemsize
         raw = np.empty((rows, (last - first) * item), np.uint8)
         begin, stride = self.begin + first * item, width * item
@@ -90,6 +96,22 @@ class SourceTensor:
                 where=str(self.path),
                 remedy="leave the checkpoint alone during a build",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class HeldTensor(SourceTensor):
+    """One that is in memory, for who wants its columns piece by piece: of a file each row's would be a read."""
+
+    whole: np.ndarray
+
+    def lines(self, first: int, last: int) -> np.ndarray:
+        return self.whole[first:last]
+
+    def columns(self, first: int, last: int) -> np.ndarray:
+        return self.whole[:, first:last]
+
+    def read(self) -> np.ndarray:
+        return self.whole
 
 
 @dataclass(frozen=True)
@@ -122,6 +144,7 @@ class PackedTensor(Protocol):
 
     def lines(self, first: int, last: int) -> np.ndarray: ...  # float32
     def codes(self, first: int, last: int) -> Codes: ...
+    def held(self) -> "PackedTensor": ...  # the same, read once
 
 
 def as_packed(tensor: Tensor) -> PackedTensor | None:

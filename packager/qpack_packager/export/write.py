@@ -41,11 +41,13 @@ class Entry:
 
 def write_shards(writer: BundleWriter, entries: Sequence[Entry], step: Step, shard_bytes: int = SHARD_BYTES) -> None:
     """Writes model.safetensors, or several files and an index. Each is synced to disk."""
-    shards = [list[Entry]()]
+    shards, size = [list[Entry]()], 0
     for entry in entries:
-        if shards[-1] and sum(other.bytes for other in shards[-1]) + entry.bytes > shard_bytes:
+        if shards[-1] and size + entry.bytes > shard_bytes:
             shards.append([])
+            size = 0
         shards[-1].append(entry)
+        size += entry.bytes
     if len(shards) == 1:
         return _write(writer.folder / "model.safetensors", shards[0], step)
     files: dict[str, str] = {}

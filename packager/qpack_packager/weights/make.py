@@ -25,7 +25,6 @@ from qpack_packager.weights.lines import read_lines, read_source, spans
 from qpack_schemas.errors import InputError
 
 BLOCK_WEIGHTS = 1 << 19  # that are read and rounded at a time, and more only if 64 lines are more
-IMPORTED_WEIGHTS = 1 << 20  # the same of codes, which often lie across the lines: longer, and so fewer, reads
 AHEAD = 2  # blocks that each worker may be ahead of the writer
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 Item = TypeVar("Item")
@@ -85,7 +84,7 @@ class Maker:
         (stored,) = module.tensors.values()
         dtype, shape = DTYPES[stored.dtype], stored.extent(1)
         for rows, begin, end in spans(module):
-            for first, last in _blocks(end - begin, module.shape, 1, BLOCK_WEIGHTS):
+            for first, last in _blocks(end - begin, module.shape, 1):
                 lines = read_source(rows, self.checkpoint, first, last)
                 if not np.isfinite(lines).all():
                     raise _not_finite(rows.tensor)
@@ -150,14 +149,15 @@ class Maker:
     def _imported(self, module: Module, made: Made) -> dict[str, Iterable[np.ndarray]]:
         n, _ = module.padded
         stored = [np.empty(buffer.extent(1), buffer.dtype) for buffer in module.tensors.values()]
+        checkpoint = self.checkpoint.holding(rows.tensor for rows in module.sources)
 
         def place(block: tuple[int, int]) -> None:
             first, last = block
-            for whole, part in zip(stored, import_lines(module, self.checkpoint, first, last), strict=True):
+            for whole, part in zip(stored, import_lines(module, checkpoint, first, last), strict=True):
                 width = whole.shape[1] // n
                 whole[:, width * first : width * last] = part
 
-        placed = _in_order(self.pool, self.workers * AHEAD, place, _blocks(n, module.padded, TILE_N, IMPORTED_WEIGHTS))
+        placed = _in_order(self.pool, self.workers * AHEAD, place, _blocks(n, module.padded, TILE_N))
 
         def tensors() -> Iterator[np.ndarray]:
             for _ in placed:
@@ -184,8 +184,7 @@ class Maker:
                 self._check_finite(module, block[0], lines)
                 raise
 
-        blocks = _blocks(module.padded[0], module.padded, TILE_N, BLOCK_WEIGHTS)
-        return _in_order(self.pool, self.workers * AHEAD, one, blocks)
+        return _in_order(self.pool, self.workers * AHEAD, one, _blocks(module.padded[0], module.padded, TILE_N))
 
     @staticmethod
     def _check_finite(module: Module, first: int, lines: np.ndarray) -> None:
@@ -203,10 +202,10 @@ def _one(arrays: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     yield next(arrays)
 
 
-def _blocks(lines: int, shape: tuple[int, ...], multiple: int, weights: int) -> Iterator[tuple[int, int]]:
-    """`lines` cut into ranges of about `weights`, each a multiple of `multiple` lines."""
+def _blocks(lines: int, shape: tuple[int, ...], multiple: int) -> Iterator[tuple[int, int]]:
+    """`lines` cut into ranges of about BLOCK_WEIGHTS, each a multiple of `multiple` lines."""
     width = int(np.prod(shape[1:], dtype=np.int64))
-    step = max(1, weights // max(1, width) // multiple) * multiple
+    step = max(1, BLOCK_WEIGHTS // max(1, width) // multiple) * multiple
     for first in range(0, lines, step):
         yield first, min(first + step, lines)
 

@@ -1,8 +1,9 @@
 """What the int4 formats have in common: codes, scales and zeros of groups of columns."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -62,6 +63,11 @@ class PackedWeight(ABC):
                 remedy="take config.json and weights from the same download",
             )
         return bool(len(other))
+
+    def held(self) -> Self:
+        """The same, read once."""
+        zeros = self.zeros and self.zeros.held()
+        return replace(self, words=self.words.held(), scales=self.scales.held(), zeros=zeros)
 
     def codes(self, first: int, last: int) -> Codes:
         """Lines `first` to `last`, with the scales and zeros of each 128 columns."""
