@@ -1,6 +1,6 @@
 """Quantized checkpoints become bundles without a weight being changed, or nothing at all."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,13 @@ from compressed_checkpoints import compressed_checkpoint
 from executors import REFERENCE, host_executor
 from oracle import EMBEDDING, HEAD, bundle_tensors, quantized_sources, source_tensors, transformers_model, vocabulary
 from packed_checkpoints import AWQ_CONFIG, GPTQ_CONFIG, awq, gptq, packed_checkpoint
+from qpack_packager.checkpoint.checkpoint import Checkpoint
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.checkpoint.packed import awq as awq_format
 from qpack_packager.checkpoint.packed import compressed_tensors as compressed_format
 from qpack_packager.checkpoint.packed import gptq as gptq_format
 from qpack_packager.checkpoint.packed.nibbles import by_shifts
+from qpack_packager.checkpoint.source_tensor import as_packed
 from qpack_packager.cli import main
 from qpack_packager.weights import imported
 from qpack_schemas.bundle import Bundle, open_bundle
@@ -66,6 +69,30 @@ CASES: dict[str, Case] = {
     "compressed": compressed(TINY_QWEN3_5, symmetric=True, **COMPRESSED),
     "compressed asymmetric": compressed(TINY_QWEN3, symmetric=False, dtype=torch.float16, **COMPRESSED),
 }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_weight_that_is_held_is_the_one_in_its_file(case: str, tmp_path: Path):
+    path, _, _ = CASES[case](tmp_path)
+    checkpoint = Checkpoint.open(ModelText(path))
+    held = checkpoint.holding(checkpoint.tensors)
+    (path / "model.safetensors").rename(tmp_path / "away")
+    kept = dict(pieces(held))
+    (tmp_path / "away").rename(path / "model.safetensors")
+    assert kept
+    for place, arrays in pieces(checkpoint):
+        for one, other in zip(arrays, kept.pop(place), strict=True):
+            assert np.array_equal(one, other)
+    assert not kept
+
+
+def pieces(checkpoint: Checkpoint) -> Iterator[tuple[tuple[str, int, int], list[np.ndarray]]]:
+    """Some lines of every packed weight, as its format has them and as codes."""
+    for name, tensor in checkpoint.tensors.items():
+        if packed := as_packed(tensor):
+            for first, last in ((0, packed.shape[0]), (0, 8), (24, 32), (8, packed.shape[0] - 8)):
+                codes = [array for array in vars(packed.codes(first, last)).values() if array is not None]
+                yield (name, first, last), [packed.lines(first, last), *codes]
 
 
 def joined(bundle: Bundle) -> dict[str, np.ndarray]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bundles import SMALL
-from checkpoints import random_checkpoint
+from checkpoints import TINY_QWEN3_5, random_checkpoint
+from packed_checkpoints import AWQ_CONFIG, GPTQ_CONFIG, Pack, awq, gptq, packed_checkpoint
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.lowering.lower import lower
@@ -65,6 +66,18 @@ def test_bytes_do_not_depend_on_workers_or_blocks(
     assert dict(made(checkpoint, workers, head)) == whole
 
 
+@pytest.mark.parametrize(("workers", "weights"), [(1, 1), (2, 1 << 14), (2, 1 << 30)])
+@pytest.mark.parametrize(("config", "pack"), [(GPTQ_CONFIG, gptq), (AWQ_CONFIG, awq)], ids=["gptq", "awq"])
+def test_the_bytes_of_an_import_do_not_depend_on_them_either(
+    config: Any, pack: Pack, workers: int, weights: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, _ = packed_checkpoint(tmp_path / "model", TINY_QWEN3_5, config, pack, symmetric=config is GPTQ_CONFIG)
+    checkpoint = Checkpoint.open(ModelText(model))
+    whole = dict(made(checkpoint, 1, "int8"))
+    monkeypatch.setattr(make, "BLOCK_WEIGHTS", weights)
+    assert dict(made(checkpoint, workers, "int8")) == whole
+
+
 class Immediate(Executor):
     """Carries out what it is given at once, and counts it."""
 
@@ -94,13 +107,16 @@ def test_no_more_blocks_are_ahead_of_the_writer_than_workers_need(
 
 
 @pytest.mark.nightly
-def test_peak_memory_of_a_process_does_not_grow_with_the_layers(tmp_path: Path):
+@pytest.mark.parametrize("imported", [False, True], ids=["rounded", "imported"])
+def test_peak_memory_of_a_process_does_not_grow_with_the_layers(imported: bool, tmp_path: Path):
     """Resident, as the system counts it, so that mapped files and what libraries allocate are in it. The largest
     module, gate and up, has 4.2 MB of codes; beyond a tiny model's build there are those and a few blocks."""
     sizes: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 8192, "vocab_size": 512}
     peaks = []
     for layers, extra in ((1, {}), (2, sizes), (20, sizes)):
         model = random_checkpoint(tmp_path / f"{layers}", "qwen3", num_hidden_layers=layers, **extra)
+        if imported:
+            model, _ = packed_checkpoint(tmp_path / f"{layers} packed", model, AWQ_CONFIG, awq, symmetric=False)
         command = [sys.executable, "-c", BUILD, str(model), str(tmp_path / f"bundle {layers}")]
         path = {"PYTHONPATH": ":".join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
         ran = subprocess.run(command, env=path, capture_output=True, encoding="utf-8", check=False)
