@@ -87,10 +87,11 @@ def _by_layer(held: dict[str, Counter[str]], legend: list[tuple[int, str]], rows
             f"Bytes moved by each layer in a step of {rows}",
             stacks,
             linear([stack.whole for stack in stacks], short_bytes),
-            "layer; in: embedding; out: last norm, head, sampling",
+            "layer",
         ),
         f"A step of batch {rows}: the most is moved by {_place(heaviest)}, "
-        f"{bytes_text(held[heaviest].total())} or {percent(held[heaviest].total() / whole)}.",
+        f"{bytes_text(held[heaviest].total())} or {percent(held[heaviest].total() / whole)}. "
+        "In is the embedding, out are the last norm, the head and sampling.",
         legend,
     )
 
