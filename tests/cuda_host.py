@@ -18,7 +18,7 @@ import numpy as np
 
 from cuda_client import Hook, Stub, environment
 from cuda_hook import Interpreter
-from qpack_runtime.arenas import DTYPES
+from qpack_runtime.arenas import numeric
 from qpack_runtime.cuda import executor as cuda_executor
 from qpack_runtime.cuda.driver import Driver, DriverError
 from qpack_runtime.engine import Engine
@@ -55,7 +55,7 @@ class Machine:
         kind, rows = chosen["program"], chosen["rows"]
         program, work = self.bundle.programs[kind], self.bundle.tables[self.executor.target][kind].work
         buffer = work.get(name) or program.buffers.get(name) or memory.shared[name]
-        shape, dtype = buffer.extent(rows), DTYPES[buffer.dtype]
+        shape, dtype = buffer.extent(rows), numeric(buffer.dtype)
         raw = (ctypes.c_ubyte * (np.dtype(dtype).itemsize * prod(shape))).from_address(memory.address(name, kind, rows))
         return np.ctypeslib.as_array(raw).view(dtype).reshape(shape)
 

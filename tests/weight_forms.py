@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from qpack_packager.quantize import int8
-from qpack_runtime.arenas import DTYPES, Arenas
+from qpack_runtime.arenas import Arenas, numeric
 from qpack_runtime.reference.marlin import dequantize
 from qpack_schemas.bundle import Bundle
 from qpack_schemas.bundle_rules import FORMS, shared_buffers
@@ -53,7 +53,7 @@ def changed(programs: Programs, shared: Mapping[str, Buffer], change: Change) ->
 
 def changed_bundle(bundle: Bundle, change: Change, folder: Path) -> Bundle:
     """`bundle` with its programs changed. Zero points are random; the file with the new weights lies in `folder`."""
-    arenas, rng = Arenas(bundle), np.random.default_rng(0)
+    arenas, rng = Arenas(bundle, numeric), np.random.default_rng(0)
     programs, shared = changed(bundle.programs, shared_buffers(bundle.manifest), change)
     arrays: dict[str, np.ndarray] = {}
     tensors = dict(bundle.manifest["tensors"])
@@ -70,7 +70,7 @@ def changed_bundle(bundle: Bundle, change: Change, folder: Path) -> Bundle:
             made = {"scale": moved.astype(np.float16), "zero": rng.integers(5, 12, scale.shape, np.int8)}
         for operand, array in made.items():
             name, form = new.inputs[operand], FORMS[new.op, operand]
-            assert array.dtype == DTYPES[shared[name].dtype], name
+            assert array.dtype == numeric(shared[name].dtype), name
             assert array.shape == shared[name].extent(1), name
             arrays[name] = array
             tensors[name] = {

@@ -1,10 +1,10 @@
 """The memory of a bundle: allocated once at boot, seen through views at the planned offsets."""
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from qpack_schemas.bundle import Bundle
@@ -12,20 +12,29 @@ from qpack_schemas.bundle_rules import shared_buffers
 from qpack_schemas.errors import FitError
 from qpack_schemas.program import ALIGNMENT, Buffer
 
-DTYPES: Mapping[str, type] = {
-    "float32": np.float32,
-    "bfloat16": ml_dtypes.bfloat16,
-    "float16": np.float16,
-    "int32": np.int32,
-    "int16": np.int16,
-    "int8": np.int8,
+Dtype = np.dtype[Any]
+# By their names in a bundle. numpy has no bfloat16: to it these are two bytes, which kernels know how to read.
+OPAQUE: Mapping[str, Dtype] = {
+    **{name: np.dtype(name) for name in ("float32", "float16", "int32", "int16", "int8")},
+    "bfloat16": np.dtype("V2"),
 }
 
 
-class Arenas:
-    """Arenas state, io and work in host memory, and the weight files mapped read-only. Raises FitError."""
+def numeric(name: str) -> Dtype:
+    """For who computes with numpy. What makes bfloat16 a number there takes 8 MB of memory, so it is imported here."""
+    if name != "bfloat16":
+        return OPAQUE[name]
+    import ml_dtypes
 
-    def __init__(self, bundle: Bundle):
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+class Arenas:
+    """Arenas state, io and work in host memory, and the weight files mapped read-only. `dtype_of` says what the arrays
+    are, given a bundle's name of a dtype. Raises FitError."""
+
+    def __init__(self, bundle: Bundle, dtype_of: Callable[[str], Dtype]):
+        self._dtype_of = dtype_of
         memory = bundle.manifest["memory"]
         self.shared = shared_buffers(bundle.manifest)
         sizes = memory["state_bytes"], memory["io_bytes"], max(memory["work_bytes"].values())
@@ -44,7 +53,7 @@ class Arenas:
                 with path.open("rb") as file:
                     maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             raw = np.frombuffer(maps[path], np.uint8, span.bytes, span.begin)
-            self.weights[name] = raw.view(DTYPES[self.shared[name].dtype]).reshape(span.shape)
+            self.weights[name] = raw.view(dtype_of(self.shared[name].dtype)).reshape(span.shape)
             self._pages[name] = maps[path], span.begin, span.begin + span.bytes
 
     def release(self, weight: str) -> None:
@@ -61,7 +70,7 @@ class Arenas:
         arena = {"state": self.state, "io": self.io, "work": self.work}[buffer.arena]
         begin = buffer.offset * (rows if buffer.arena == "work" else 1)
         raw = arena[begin : begin + buffer.bytes(rows)]
-        return raw.view(DTYPES[buffer.dtype]).reshape(buffer.extent(rows))
+        return raw.view(self._dtype_of(buffer.dtype)).reshape(buffer.extent(rows))
 
 
 def _allocate(size: int) -> np.ndarray:

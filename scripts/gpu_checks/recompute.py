@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qpack_runtime.arenas import DTYPES
+from qpack_runtime.arenas import numeric
 from qpack_runtime.cuda.executor import CudaExecutor
 from qpack_runtime.reference import int8
 from qpack_runtime.reference.executor import FUNCTIONS
@@ -46,7 +46,7 @@ class Recompute:
         bias = self._made_by[name].inputs.get("bias")
         if bias is not None:
             total += self._weight(bias).astype(np.float32)
-        return total.astype(DTYPES[buffer.dtype])
+        return total.astype(numeric(buffer.dtype))
 
     def run(self, run: Run, before: Mapping[str, np.ndarray], rows: int, live: int, most: int) -> tuple[Values, Values]:
         """What the reference makes of `before`, and which lines of each output it made; of instructions that go row by
@@ -66,7 +66,7 @@ class Recompute:
         for operand, name in instruction.operands():
             if operand.role == "output":
                 buffer = self._program.buffers[name]
-                values.setdefault(name, np.zeros(buffer.extent(rows), DTYPES[buffer.dtype]))
+                values.setdefault(name, np.zeros(buffer.extent(rows), numeric(buffer.dtype)))
             if name in self._bundle.tensors:
                 views[operand.name] = self._operand(instruction, operand.name, name)
             else:
@@ -103,7 +103,7 @@ class Recompute:
     def _weight(self, name: str) -> np.ndarray:
         path, span = self._bundle.tensors[name]
         raw = np.memmap(path, np.uint8, mode="r")[span.begin : span.begin + span.bytes].view(np.ndarray)
-        return raw.view(DTYPES[self._bundle.manifest["tensors"][name]["dtype"]]).reshape(span.shape)
+        return raw.view(numeric(self._bundle.manifest["tensors"][name]["dtype"])).reshape(span.shape)
 
 
 def _dense(x: np.ndarray, weight: np.ndarray, y: np.ndarray, bias: np.ndarray | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from qpack_runtime.arenas import Arenas
+from qpack_runtime.arenas import OPAQUE, Arenas, numeric
 from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.cpu import native
 from qpack_runtime.cpu.host import default_threads
@@ -44,7 +44,7 @@ class CpuExecutor:
         self.team = native.Team(native.Kernels(native.LIBRARY), threads or default_threads(), code_path)
         self.notes: list[str] = []
         self.facts = {"mode": mode, "threads": self.team.threads, "code_path": self.team.path}
-        self.arenas = Arenas(bundle)
+        self.arenas = Arenas(bundle, OPAQUE.__getitem__)
         watch.begin("pack")
         self._packed = pack(bundle, self.arenas, self.team)
         watch.begin("bind")
@@ -72,7 +72,8 @@ class CpuExecutor:
 
     def state(self, name: str) -> np.ndarray:
         """A buffer that outlives the step, such as `slot_token` [slots + 1]."""
-        return self.arenas.view(name, self.arenas.shared[name], 1)
+        buffer = self.arenas.shared[name]
+        return self.arenas.view(name, buffer, 1).view(numeric(buffer.dtype))
 
     def seat_written(self, slot: int) -> None:
         """The sampling tables are read where the host writes them."""

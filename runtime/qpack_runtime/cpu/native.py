@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from qpack_runtime.arenas import OPAQUE
 from qpack_schemas.errors import UnsupportedError, UsageError
 from qpack_schemas.instructions import INSTRUCTIONS
 
 LIBRARY = Path(__file__).with_name("libqpack_cpu.so")
 MOST_OPERANDS, MOST_ATTRIBUTES, RANK = 20, 4, 4
 DTYPES = ("float32", "bfloat16", "float16", "int32", "int16", "int8")  # enum Dtype
+_CODES = {name: code for code, name in enumerate(DTYPES)} | {OPAQUE["bfloat16"].name: DTYPES.index("bfloat16")}
 
 
 class Tensor(ctypes.Structure):
@@ -116,7 +118,7 @@ def fill(
             array, tensor = operands[name], made.operands[place]
             assert array.flags.c_contiguous, (op, name)
             tensor.data, tensor.rank = array.ctypes.data, array.ndim
-            tensor.dtype = DTYPES.index(array.dtype.name)
+            tensor.dtype = _CODES[array.dtype.name]
             tensor.dims[:] = (*array.shape, 1, 1, 1, 1)[:RANK]
     for place, name in enumerate(kernels.attributes[op]):
         made.attributes[place] = attributes[name]

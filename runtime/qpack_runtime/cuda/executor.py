@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qpack_runtime.arenas import DTYPES
+from qpack_runtime.arenas import OPAQUE, numeric
 from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.cuda.driver import Driver
 from qpack_runtime.cuda.graphs import Graphs
@@ -223,10 +223,10 @@ class CudaExecutor:
 
     def _host_view(self, buffer: Buffer, rows: int) -> np.ndarray:
         raw = self._host_io[buffer.offset : buffer.offset + buffer.bytes(rows)]
-        return raw.view(DTYPES[buffer.dtype]).reshape(buffer.extent(rows))
+        return raw.view(OPAQUE[buffer.dtype]).reshape(buffer.extent(rows))
 
     def _download(self, address: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        array = np.empty(shape, np.int64 if dtype == "int64" else DTYPES[dtype])
+        array = np.empty(shape, np.int64 if dtype == "int64" else numeric(dtype))
         self._driver.call("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self._stream)
         self._driver.call("cuStreamSynchronize", self._stream)
         return array

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from qpack_runtime.arenas import DTYPES
+from qpack_runtime.arenas import OPAQUE
 from qpack_schemas.program import Buffer, Program, align
 
 
@@ -28,7 +29,7 @@ class Output:
     """One output within a pinned row."""
 
     begin: int  # bytes
-    dtype: type
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     def of(self, row: np.ndarray) -> np.ndarray:
@@ -66,7 +67,7 @@ def plan_step(program: Program, rows: int) -> StepIo:
     for name in sorted(chosen):
         span = next(span for span in outputs if span.begin <= io[name].offset < span.end)
         begin = span.place + io[name].offset - span.begin
-        values[name] = Output(begin, DTYPES[io[name].dtype], io[name].extent(rows))
+        values[name] = Output(begin, OPAQUE[io[name].dtype], io[name].extent(rows))
     return StepIo(inputs, outputs, values)
 
 

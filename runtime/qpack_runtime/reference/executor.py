@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qpack_runtime.arenas import Arenas
+from qpack_runtime.arenas import Arenas, numeric
 from qpack_runtime.boot_watch import BootWatch
 from qpack_runtime.reference import instructions, int8, marlin, mixers, sampling
 from qpack_schemas.bundle import Bundle
@@ -47,7 +47,7 @@ class ReferenceExecutor:
         watch.begin("bind")
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
-        self.arenas = Arenas(bundle)
+        self.arenas = Arenas(bundle, numeric)
         self._matrices: dict[tuple[str, ...], np.ndarray] = {}
         self._calls: dict[str, list[Callable[[], None]]] = {}
         self._io: dict[str, dict[str, np.ndarray]] = {}

@@ -83,7 +83,7 @@ def serve(steps):
         else:
             engine.decode(rng.sample(slots, rng.randint(1, len(slots))))
 
-serve(1000)
+serve(5000)
 before = memory()
 serve(10_000)
 print(json.dumps([before, memory()]))
