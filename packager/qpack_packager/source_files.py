@@ -23,7 +23,7 @@ class SourceFiles:
         self._directory, self._ended = directory, Event()
         self._sizes = {name: (directory / name).stat().st_size for name in sorted(names)}
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "source")
-        self._entries = [self._pool.submit(self._entry, name) for name in self._sizes]
+        self._entries = {name: self._pool.submit(self._entry, name) for name in self._sizes}
 
     def __enter__(self) -> Self:
         return self
@@ -35,14 +35,18 @@ class SourceFiles:
     def then(self, function: Callable[[list[SourceFile]], Result]) -> Future[Result]:
         """What `function` makes of all of them, as soon as they are hashed. Its result raises OSError for a file that
         can't be read."""
-        return self._pool.submit(lambda: function([entry.result() for entry in self._entries]))
+        return self._pool.submit(lambda: function([entry.result() for entry in self._entries.values()]))
 
     def all(self, progress: Progress) -> list[SourceFile]:
-        """Waits for what is not hashed yet. Raises OSError for a file that can't be read."""
-        with progress.phase("source", sum(self._sizes.values()), "bytes") as step:
-            for entry in self._entries:
-                step(entry.result()["path"], entry.result()["bytes"])
-        return [entry.result() for entry in self._entries]
+        """Waits for those that are not hashed yet, and shows it if there are any. Raises OSError for a file that can't
+        be read."""
+        left = {name: entry for name, entry in self._entries.items() if not entry.done()}
+        if left:
+            with progress.phase("source", sum(self._sizes[name] for name in left), "bytes") as step:
+                for name, entry in left.items():
+                    entry.result()
+                    step(name, self._sizes[name])
+        return [entry.result() for entry in self._entries.values()]
 
     def _entry(self, name: str) -> SourceFile:
         digest = hashlib.sha256()

@@ -12,6 +12,7 @@ from bundles import ASSETS, SMALL
 from qpack_packager.build import build
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.progress import Mode, Progress
+from slow_hashing import hash_when_shown
 
 CLI = "import sys; from qpack_packager.cli import main; sys.argv[0] = 'qpack'; main()"
 
@@ -58,7 +59,11 @@ def test_lines_that_are_no_terminal_get_no_bar(capsys: pytest.CaptureFixture[str
     assert automatic == capsys.readouterr().err
 
 
-def test_a_build_counts_every_module_to_the_last(tmp_path, capsys: pytest.CaptureFixture[str]):
+def test_a_build_counts_every_module_to_the_last(
+    tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """And every file that is not hashed yet when the weights are made."""
+    hash_when_shown(monkeypatch)
     build(ModelText(ASSETS / "tiny-qwen3"), tmp_path / "bundle", SMALL, Progress("json"))
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     names = [event["phase"] for event in events if event["event"] == "phase"]

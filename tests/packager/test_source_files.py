@@ -38,6 +38,14 @@ def test_they_are_those_of_the_bytes_in_the_order_of_the_names(tmp_path: Path):
         assert (file["bytes"], file["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
 
 
+def test_what_is_hashed_in_time_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a").write_bytes(b"bytes")
+    with SourceFiles(tmp_path, "a") as hashing:
+        hashing.then(len).result()
+        assert hashing.all(Progress("plain"))
+    assert capsys.readouterr().err == ""
+
+
 def test_what_follows_from_them_waits_for_the_last(tmp_path: Path, held: threading.Semaphore):
     for name in "abc":
         (tmp_path / name).write_bytes(b"bytes")

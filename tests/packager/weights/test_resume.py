@@ -19,10 +19,10 @@ from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.journal import WORK, Journal
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
-from qpack_packager.source_files import SourceFiles
 from qpack_packager.weights.make import Maker
 from qpack_packager.weights.shards import WeightShards
 from qpack_schemas.errors import FitError
+from slow_hashing import hash_after, hash_when_shown
 
 MODEL = ASSETS / "tiny-qwen3_5"
 KILLS = 20
@@ -224,16 +224,12 @@ def test_a_build_that_goes_on_shows_what_it_waits_for(
     phases = list[list[str]]()
     for place in (output, tmp_path / "b" / "bundle"):
         capsys.readouterr()
-        build(ModelText(MODEL), place, SMALL, Progress("json"), resume=True)
+        with monkeypatch.context() as patch:
+            hash_when_shown(patch)
+            build(ModelText(MODEL), place, SMALL, Progress("json"), resume=True)
         events = map(json.loads, capsys.readouterr().err.splitlines())
         phases.append([event["phase"] for event in events if event["event"] == "phase"])
     assert phases == [["source", "weights"], ["weights", "source"]]
-
-
-def hashed_after(wait: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint's digests are there when `wait` returns."""
-    entry = SourceFiles._entry
-    monkeypatch.setattr(SourceFiles, "_entry", lambda files, name: (wait(), entry(files, name))[1])
 
 
 def test_a_build_that_dies_before_the_checkpoint_is_hashed_is_begun_anew(
@@ -244,7 +240,7 @@ def test_a_build_that_dies_before_the_checkpoint_is_hashed_is_begun_anew(
     output, total = tmp_path / "a" / "bundle", events(tmp_path)
     output.parent.mkdir()
     with monkeypatch.context() as patch:
-        hashed_after(signal.pause, patch)
+        hash_after(signal.pause, patch)
         assert killed(output, total // 2, patch, resume=True)
     (left,) = output.parent.glob(".bundle.*.partial")
     assert any((left / "weights").iterdir())
@@ -274,7 +270,7 @@ def test_what_was_made_before_the_checkpoint_was_hashed_is_kept_once_it_is(
         assert journal._path.exists() == (len(entered) > 8)
 
     with monkeypatch.context() as patch:
-        hashed_after(hashed.wait, patch)
+        hash_after(hashed.wait, patch)
         patch.setattr(Journal, "enter", hashed_late)
         with pytest.raises(KeyboardInterrupt):
             resumed(output)
@@ -292,7 +288,7 @@ def test_an_interrupted_build_that_is_not_hashed_yet_leaves_nothing(tmp_path: Pa
         hashed.set()
         raise KeyboardInterrupt
 
-    hashed_after(hashed.wait, monkeypatch)
+    hash_after(hashed.wait, monkeypatch)
     monkeypatch.setattr(Maker, "make", interrupted)
     with pytest.raises(KeyboardInterrupt):
         resumed(tmp_path / "a" / "bundle")
