@@ -48,7 +48,8 @@ def build(
         for note in part.notes:
             progress.note(note)
         mark = hashing.then(fingerprint(prepared.lowered, options))
-        sources = hashing.all(progress) if resume and is_resumable(output) else None  # it is known by them
+        # Whether something that was left is of this build is known by the digests: then they come first.
+        sources = hashing.all(progress) if resume and is_resumable(output) else None
         with writing(output, mark if resume else None) as writer:
             check_disk(prepared.lowered, writer)
             for path, data in part.contents.items():

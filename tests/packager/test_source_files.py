@@ -12,13 +12,20 @@ from qpack_schemas import bundle_files
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+def taken() -> list[str]:
+    """The name of the file of each block that was read, once `held` is asked for."""
+    return []
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, taken: list[str]) -> threading.Semaphore:
     """Lets one block be read for each release."""
     gate, read = threading.Semaphore(0), bundle_files.blocks_of
 
     def blocks(path):
         for block in read(path):
             gate.acquire()
+            taken.append(path.name)
             yield block
 
     monkeypatch.setattr("qpack_packager.source_files.blocks_of", blocks)
@@ -58,15 +65,16 @@ def test_what_follows_from_them_waits_for_the_last(tmp_path: Path, held: threadi
         assert count.result() == 3
 
 
-def test_who_leaves_does_not_wait_for_the_rest(tmp_path: Path, held: threading.Semaphore):
+def test_who_leaves_does_not_wait_for_the_rest(tmp_path: Path, held: threading.Semaphore, taken: list[str]):
     for name in "abcdef":
         (tmp_path / name).write_bytes(b"x" * (3 << 20))
     before = set(threading.enumerate())
     with SourceFiles(tmp_path, "abcdef") as hashing:
         mark = hashing.then(len)
-        going_on = threading.Thread(target=lambda: (hashing._ended.wait(), held.release(6)))  # a block each at most
+        going_on = threading.Thread(target=lambda: (hashing._ended.wait(), held.release(18)))  # all blocks
         going_on.start()
     going_on.join()
+    assert len(taken) == len(set(taken)), "a file was read on"
     assert mark.cancelled() or mark.exception()
     assert set(threading.enumerate()) <= before
 

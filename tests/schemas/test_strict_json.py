@@ -85,7 +85,7 @@ def test_what_no_reader_takes_for_json_is_refused_with_line_and_column(text: str
 
 def test_depth_and_digits_without_bound_are_refused_and_do_not_crash():
     assert "deep" in refusal("[" * 100_000 + "]" * 100_000)
-    assert refusal("[0,\n" + "9" * 5000 + "]") == "line 2: an integer of more than 4300 digits"
+    assert refusal("[0,\n" + "9" * 5000 + "]") == "line 2: an integer of 5000 digits"
 
 
 @pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16"])

@@ -1,7 +1,7 @@
 """The tensors of one module: read in blocks of lines, rounded on every processor, packed, handed on piece by piece.
 
-Peak memory is a few blocks, and the packed codes of one int4 module: no weight is ever there whole as floats, unless
-its method needs it so.
+Peak memory is a few blocks, and the packed codes of two int4 modules, since the next is begun while one is written; of
+imported ones also the codes that they come from. No weight is ever there whole as floats, unless its method needs it.
 """
 
 from collections import deque
