@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from children import children_of
+
 # Behind a `patch`, so that a test can make a constant small or a step fail.
 MAIN = "import sys; from qpack_runtime.cli import main; sys.argv[0] = 'qpack-runtime'; main()"
 # A patch: steps that take long enough for a test to do something meanwhile.
@@ -115,9 +117,7 @@ class ServerProcess:
 
     def children(self) -> dict[int, int]:
         """The processes that the server has started: pid -> a descriptor that tells when it ends."""
-        threads = Path(f"/proc/{self.pid}/task").iterdir()
-        pids = [int(pid) for thread in threads for pid in (thread / "children").read_text(encoding="ascii").split()]
-        return {pid: os.pidfd_open(pid) for pid in pids}
+        return {pid: os.pidfd_open(pid) for pid in children_of(self.pid)}
 
     def descriptors(self) -> list[str]:
         """What the open descriptors are, sorted, sockets and pipes without their numbers."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from children import children_of
 from server_process import MAIN, PATIENCE
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "supervisor" / "qpack-runtime.conf"
@@ -46,8 +47,7 @@ class Supervised:
 
     def pid(self) -> int:
         """The server's; 0 while there is none."""
-        pid = self.process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii") or 0)
+        return next(iter(children_of(self.process.pid)), 0)
 
     def ready(self) -> bool:
         with suppress(OSError, http.client.HTTPException):

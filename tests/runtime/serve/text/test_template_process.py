@@ -13,6 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from bundles import ASSETS
+from children import children_of
 from qpack_runtime.chat_template import TEMPLATE
 from qpack_runtime.serve.text import render_child
 from qpack_runtime.serve.text.template_process import CHILD, TemplateProcess
@@ -78,9 +79,7 @@ def children_of_others() -> None:
 
 def children() -> list[int]:
     """The ids of the children that a test has made, the zombies among them."""
-    threads = Path("/proc/self/task").iterdir()
-    pids = [int(pid) for thread in threads for pid in (thread / "children").read_text(encoding="ascii").split()]
-    return [pid for pid in pids if pid not in BEFORE]
+    return [pid for pid in children_of(os.getpid()) if pid not in BEFORE]
 
 
 async def refused(process: TemplateProcess, messages: list[dict[str, Any]], **given: Any) -> UsageError:
