@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from qpack_packager.checkpoint.packed.fp8 import Fp8Weight
+from qpack_packager.checkpoint.packed.int8_weight import Int8Weight
 from qpack_packager.checkpoint.source_tensor import INT4, Tensor
 from qpack_schemas.errors import InputError, UsageError
 from qpack_schemas.manifest import Rule, TensorCounts
@@ -33,9 +35,17 @@ STORED_TWICE = ("model.embed_tokens.weight", "tied: as it is for one of embeddin
 TIED_HEAD = ("lm_head.weight", "equal to the embedding that it is tied to")
 
 
+def form_of_codes(tensor: Tensor) -> WeightForm | None:
+    """The form of a weight that its checkpoint stores as codes which a bundle has as well."""
+    if tensor.dtype == INT4:
+        return "int4"
+    return "int8" if isinstance(tensor, Int8Weight) else None
+
+
 class LayerForms:
-    """The forms that the weights of layers get. The first of `rules` that matches a weight's name decides; else the
-    policy above; else a checkpoint that `imports` int4 keeps what it leaves unquantized, and others become int4."""
+    """The forms that the weights of layers get. The first of `rules` that matches a weight's name decides; else codes
+    of the checkpoint stay in their form; else the policy above; else a checkpoint that `imports` codes keeps what it
+    leaves unquantized, which FP8 is not, and others become int4."""
 
     def __init__(self, rules: Sequence[tuple[str, str]], *, imports: bool):
         self.rules, self.imports = rules, imports
@@ -49,7 +59,9 @@ class LayerForms:
             said = ", ".join(f"{name} {form}" for name, form in forms.items())
             raise UsageError(
                 f"weights that are multiplied together get different forms: {said}", where=where,
-                remedy="give all of them one form with a rule",
+                remedy="quantize all of them alike where the checkpoint is made, or build from the unquantized one"
+                if any(tensor.dtype == INT4 for tensor in tensors.values())  # which no rule changes
+                else "give all of them one form with a rule",
             )  # fmt: skip
         return next(iter(forms.values()))
 
@@ -66,18 +78,18 @@ class LayerForms:
         rule = next((rule for rule in self.rules if fnmatchcase(name, rule[0])), None)
         if rule:
             self._unused.discard(rule)
-        packed = tensor.dtype == INT4
-        form = FORMS[rule[1]] if rule else None
-        if packed and form not in (None, "int4"):
+        codes = form_of_codes(tensor)
+        form = FORMS[rule[1]] if rule else codes
+        if codes == "int4" and form != "int4":
             raise UsageError(
                 f"the rule {'='.join(rule or ())} asks for more than the checkpoint has: {name} is int4 there",
                 where=where, remedy="build from the unquantized checkpoint",
             )  # fmt: skip
-        if form is None and not packed:
+        if form is None:
             if kept := next((rule for rule in KEPT if fnmatchcase(name, rule[0])), None):
                 self.kept[name] = kept
                 return "dense"
-            if self.imports:
+            if self.imports and not isinstance(tensor, Fp8Weight):
                 self.kept[name] = UNQUANTIZED
                 return "dense"
         if form == "dense" and rule:

@@ -156,6 +156,29 @@ def test_fp8_gives_the_bundle_of_its_dequantized_weights(strategy: str, tmp_path
     }
 
 
+def test_fp8_beside_codes_is_rounded_as_it_is_alone(tmp_path: Path):
+    """Layers of both kinds, as LLM Compressor's mixed-precision has them."""
+    name = "model.layers.1.self_attn.o_proj"
+    path, _ = compressed_checkpoint(tmp_path / "int4", TINY_QWEN3, symmetric=True, **COMPRESSED)
+    scale = np.full(1, 0.02, np.float32)
+    weight = (read_tensors(TINY_QWEN3)[f"{name}.weight"] / scale).astype(ml_dtypes.float8_e4m3fn)
+    held = {key: tensor for key, tensor in read_tensors(path).items() if not key.startswith(name)}
+    held |= {f"{name}.weight": weight, f"{name}.weight_scale": scale}
+    config = read_config(path)
+    config["quantization_config"]["format"] = "mixed-precision"
+    config["quantization_config"]["config_groups"]["group_1"] = {
+        "targets": [name],
+        "format": "float-quantized",
+        "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+    }
+    checkpoint = write_checkpoint(tmp_path / "mixed", config, held)
+    bundle = open_bundle(build_bundle(checkpoint, tmp_path / "bundle"))
+    assert bundle.manifest["tensors"]["layers.1.attn.o.q"]["form"] == "marlin_codes"
+    values = weight.astype(np.float32) * scale
+    error = np.linalg.norm(quantized_sources(bundle)[f"{name}.weight"] - values) / np.linalg.norm(values)
+    assert 0 < error < 0.15
+
+
 def test_what_the_checkpoint_leaves_as_it_is_stays_so_and_the_manifest_says_why(tmp_path: Path):
     name = "model.layers.1.self_attn.o_proj"
     plain = read_tensors(TINY_QWEN3)[f"{name}.weight"]
@@ -263,3 +286,27 @@ def test_joined_weights_of_which_one_is_not_quantized_are_refused(tmp_path: Path
         with pytest.raises(UsageError) as error:
             build_bundle(path, tmp_path / "bundle", replace(SMALL, rules=rules))
         assert name in str(error.value)
+        assert "all of them" in error.value.remedy
+        assert "rule" not in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "weights", [{"strategy": "channel", "symmetric": True}, {"strategy": "group", "group_size": 32, "symmetric": False}]
+)
+def test_int8_gives_the_bundle_of_its_dequantized_weights(weights: dict[str, Any], tmp_path: Path):
+    """Rounded to int8 without a rule, and what a rule asks for of numbers else."""
+    path, values = compressed_checkpoint(tmp_path / "int8", TINY_QWEN3_5, num_bits=8, type="int", **weights)
+    plain = {**read_tensors(TINY_QWEN3_5), **values}
+    numbers = write_checkpoint(tmp_path / "plain", read_config(TINY_QWEN3_5), plain)
+    asked = (("*.o_proj.weight", "int4"), ("*.down_proj.weight", "bf16"))
+    same = (*asked, *((name, "int8") for name in values if not name.endswith(("o_proj.weight", "down_proj.weight"))))
+    bundles = [(path, asked), (numbers, same)]
+    ours, wanted = (
+        open_bundle(build_bundle(model, tmp_path / f"{model.name} bundle", replace(SMALL, rules=rules)))
+        for model, rules in bundles
+    )
+    assert {n: t["sha256"] for n, t in ours.manifest["tensors"].items()} == {
+        n: t["sha256"] for n, t in wanted.manifest["tensors"].items()
+    }
+    forms = {t["form"] for n, t in ours.manifest["tensors"].items() if n.endswith((".o.q", ".down.weight", ".out.q"))}
+    assert forms == {"marlin_codes", "dense", "int8_codes"}

@@ -12,7 +12,7 @@ from qpack_schemas.errors import InputError
 
 DTYPES = {
     "BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32, "F64": np.float64,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
     "I8": np.int8, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "U32": np.uint32, "I64": np.int64,
 }  # fmt: skip
 INT4 = "int4"

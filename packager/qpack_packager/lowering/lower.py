@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qpack_packager.checkpoint.checkpoint import Checkpoint
-from qpack_packager.checkpoint.source_tensor import INT4
 from qpack_packager.lowering.builder import Shared
 from qpack_packager.lowering.modules import Module
 from qpack_packager.lowering.qwen import EMBEDDING, HEAD, QwenLowering
 from qpack_packager.planner import place_work
 from qpack_packager.serving import Serving
-from qpack_packager.weights_policy import Accounting, LayerForms, account
+from qpack_packager.weights_policy import Accounting, LayerForms, account, form_of_codes
 from qpack_schemas.errors import InputError
 from qpack_schemas.program import KINDS, Buffer, Kind, Program
 
@@ -32,7 +31,7 @@ class Lowered:
 def lower(checkpoint: Checkpoint, serving: Serving, real_vocab_size: int, where: str) -> Lowered:
     """Lowers the model in `checkpoint`. Raises InputError for missing, misshapen and unaccounted tensors."""
     tied = is_tied(checkpoint, where)
-    forms = LayerForms(serving.rules, imports=any(tensor.dtype == INT4 for tensor in checkpoint.tensors.values()))
+    forms = LayerForms(serving.rules, imports=any(map(form_of_codes, checkpoint.tensors.values())))
     shared = Shared(checkpoint.tensors, forms, where)
     programs: dict[Kind, Program] = {}
     for kind in KINDS:

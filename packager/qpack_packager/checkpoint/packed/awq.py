@@ -12,9 +12,10 @@ import numpy as np
 from qpack_packager.checkpoint.json_object import JsonObject
 from qpack_packager.checkpoint.packed.groups import bundle_groups, even_groups
 from qpack_packager.checkpoint.packed.nibbles import by_bytes, by_shifts
-from qpack_packager.checkpoint.packed.packed_weight import SCALE_DTYPES, PackedWeight, Symmetry
+from qpack_packager.checkpoint.packed.packed_weight import PackedWeight, Symmetry, expect_scales
 from qpack_packager.checkpoint.packed.scheme import group_sizes, refuse_setting
 from qpack_packager.checkpoint.source_tensor import SourceTensor
+from qpack_schemas.errors import InputError
 
 BITS = 4
 WRITTEN = (0, 2, 4, 6, 1, 3, 5, 7)  # the line, of eight, whose code is in each four bits
@@ -34,16 +35,23 @@ class Awq:
                 refuse_setting(settings, key, f"only {BITS} are read")
 
     def read(self, parts: Mapping[str, SourceTensor]) -> "AwqWeight":
-        """Its parts are qweight, scales and, unless zero_point is false, qzeros."""
+        """Its parts are qweight, scales and, unless zero_point is false, qzeros. Raises InputError without them."""
         words, scales, zeros = parts["qweight"], parts["scales"], parts.get("qzeros")
         (columns, width), (count, lines) = words.shape, scales.shape
         words.expect((columns, width), "int32")
-        scales.expect((count, lines), *SCALE_DTYPES)
+        expect_scales(scales, (count, lines))
+        asymmetric = self.settings.flag("zero_point")
         if zeros:
             zeros.expect((count, width), "int32")
+        elif asymmetric is not False:
+            raise InputError(
+                "comes without qzeros, which every weight has unless zero_point is false; "
+                f"{self.settings.at('zero_point')} is {'absent' if asymmetric is None else 'true'}",
+                where=words.where,
+                remedy="a file is incomplete; download the checkpoint again",
+            )
         key = "q_group_size" if "q_group_size" in self.settings.value else "group_size"
         groups = even_groups(columns, scales, count, group_sizes(self.settings, key), self.settings.at(key))
-        asymmetric = self.settings.flag("zero_point")
         symmetry = Symmetry(None if asymmetric is None else not asymmetric, self.settings.at("zero_point"))
         return AwqWeight("awq", words, scales, zeros, (lines, columns), groups, bundle_groups(groups, words), symmetry)
 

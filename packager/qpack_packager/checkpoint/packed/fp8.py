@@ -1,8 +1,8 @@
 """Weights in 8-bit floating point: numbers of e4m3 with a scale for each block, line or tensor.
 
 weight float8_e4m3fn [N, K] with weight_scale_inv [ceil(N/128), ceil(K/128)] (DeepSeek's and Qwen's layout; the size of
-the blocks is weight_block_size), or with weight_scale as compressed-tensors writes it: one, [N, 1], or blocks.
-weight = number * scale, in float32: exact if the scale has at most 20 bits.
+the blocks is weight_block_size), or with weight_scale as compressed-tensors writes it: one, [N, 1], blocks, or groups,
+which are blocks of one line. weight = number * scale, in float32: exact if the scale has at most 20 bits.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from qpack_packager.checkpoint.json_object import JsonObject, shown
-from qpack_packager.checkpoint.packed.scheme import weight_groups
+from qpack_packager.checkpoint.packed.scheme import group_sizes, weight_groups
 from qpack_packager.checkpoint.source_tensor import SourceTensor
 from qpack_schemas.errors import InputError
 
 DTYPE = "float8_e4m3fn"
 SCALES = ("weight_scale_inv", "weight_scale")
-_SCALE_DTYPES = ("float32", "bfloat16", "float16")
+_SCALE_DTYPES = ("float32", "bfloat16", "float16", "float8_e8m0fnu")
 _DEFAULT = (128, 128)
 # The number that each byte is; a cast of the whole weight takes eight times as long.
 _NUMBERS = np.arange(256, dtype=np.uint8).view(DTYPE).astype(np.float32)
@@ -49,7 +49,14 @@ class Fp8:
         """The sizes of blocks that config.json has."""
         places = [(self.settings, "weight_block_size")]
         places += [(weights, "block_structure") for weights in weight_groups(self.settings)]
-        return [_block(level, key) for level, key in places if level.value.get(key)] or [_DEFAULT]
+        declared = [_block(level, key) for level, key in places if level.value.get(key)]
+        declared += [
+            (1, size)
+            for weights in weight_groups(self.settings)
+            if weights.string("type") == "float"
+            for size in group_sizes(weights) - {-1}
+        ]
+        return declared or [_DEFAULT]
 
 
 def _block(level: JsonObject, key: str) -> tuple[int, int]:

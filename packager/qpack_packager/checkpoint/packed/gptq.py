@@ -14,7 +14,7 @@ import numpy as np
 from qpack_packager.checkpoint.json_object import JsonObject
 from qpack_packager.checkpoint.packed.groups import bundle_groups, even_groups, listed_groups
 from qpack_packager.checkpoint.packed.nibbles import by_bytes, by_shifts
-from qpack_packager.checkpoint.packed.packed_weight import SCALE_DTYPES, PackedWeight, Symmetry
+from qpack_packager.checkpoint.packed.packed_weight import PackedWeight, Symmetry, expect_scales
 from qpack_packager.checkpoint.packed.scheme import group_sizes, refuse_setting
 from qpack_packager.checkpoint.source_tensor import SourceTensor
 from qpack_schemas.errors import InputError, UnsupportedError
@@ -46,7 +46,7 @@ class Gptq:
         self._check_bits(zeros, lines)
         columns = 8 * height
         words.expect((height, lines), "int32")
-        scales.expect((count, lines), *SCALE_DTYPES)
+        expect_scales(scales, (count, lines))
         zeros.expect((count, lines // 8), "int32")
         groups = self._groups(parts, columns, count)
         symmetry = Symmetry(self.settings.flag("sym"), self.settings.at("sym"))

@@ -7,6 +7,18 @@ from qpack_packager.quantize.groups import GROUP
 from qpack_schemas.errors import InputError, UnsupportedError
 
 
+def is_one(tensor: SourceTensor) -> bool:
+    """One number for the whole weight."""
+    return tensor.shape in ((), (1,), (1, 1))
+
+
+def of_lines(tensor: SourceTensor, first: int, last: int) -> np.ndarray:
+    """[last - first, G] of what a weight has one of for each group of each line, or one for all."""
+    if is_one(tensor):
+        return np.broadcast_to(tensor.read().reshape(1, 1), (last - first, 1))
+    return tensor.lines(first, last).reshape(last - first, -1)
+
+
 def even_groups(columns: int, scales: SourceTensor, count: int, sizes: set[int], where: str) -> np.ndarray:
     """int64 [columns], the group of each, where all but the last are of one size. There are `count` groups, and
     config.json has these `sizes` at `where`, -1 for one group of all columns. Raises InputError if none fits."""

@@ -7,19 +7,46 @@ from typing import Self
 
 import numpy as np
 
+from qpack_packager.checkpoint.packed.dequantized import expect_same
 from qpack_packager.checkpoint.source_tensor import INT4, Codes, SourceTensor
-from qpack_schemas.errors import InputError
+from qpack_packager.quantize.groups import GROUP
+from qpack_schemas.errors import InputError, UnsupportedError
 
 SYMMETRIC = 8  # the zero of symmetric weights
 SCALE_DTYPES = ("float16", "bfloat16")
 
 
+def expect_scales(scales: SourceTensor, shape: tuple[int, ...]) -> None:
+    """Raises InputError if they have another shape or dtype, UnsupportedError for float32."""
+    if scales.dtype == "float32":  # as the libraries write them for a model in float32
+        raise UnsupportedError(
+            f"is float32; scales are read in {' and '.join(SCALE_DTYPES)}",
+            where=scales.where,
+            remedy="load the model in bfloat16 or float16 and quantize it again",
+        )
+    scales.expect(shape, *SCALE_DTYPES)
+
+
 @dataclass(frozen=True)
 class Symmetry:
-    """Whether config.json says that all zeros are 8, and where."""
+    """Whether config.json says that weights are symmetric, and where."""
 
     declared: bool | None
     where: str
+
+    def broken_by(self, zeros: np.ndarray, symmetric: int, first: int, where: str) -> bool:
+        """Whether some of the zeros [n, G] of lines `first` and on is not `symmetric`. Raises InputError if
+        config.json says that all are. `where`: the tensor that has them."""
+        other = np.argwhere(zeros != symmetric)
+        if len(other) and self.declared:
+            line, group = other[0]
+            raise InputError(
+                f"the zero of line {first + line}, group {group} is {zeros[line, group]}; {self.where} says that the "
+                f"weights are symmetric, which makes it {symmetric}",
+                where=where,
+                remedy="take config.json and weights from the same download",
+            )
+        return bool(len(other))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +79,7 @@ class PackedWeight(ABC):
         """Whether some zero is not 8. Raises InputError if config.json denies it."""
         if self.zeros is None:
             return False
-        zeros = self.read_zeros(0, self.shape[0])
-        other = np.argwhere(zeros != SYMMETRIC)
-        if len(other) and self.symmetry.declared:
-            line, group = other[0]
-            raise InputError(
-                f"the zero of line {line}, group {group} is {zeros[line, group]}; {self.symmetry.where} says that the "
-                f"weights are symmetric, which makes it {SYMMETRIC}",
-                where=self.zeros.where,
-                remedy="take config.json and weights from the same download",
-            )
-        return bool(len(other))
+        return self.symmetry.broken_by(self.read_zeros(0, self.shape[0]), SYMMETRIC, 0, self.zeros.where)
 
     def held(self) -> Self:
         """The same, read once."""
@@ -113,7 +130,7 @@ class PackedWeight(ABC):
 
 @dataclass(frozen=True)
 class Dequantized:
-    """A packed weight as float32; see Tensor."""
+    """A packed weight as float32; see Tensor. No import compares it with its codes, so that it does so itself."""
 
     packed: PackedWeight
 
@@ -130,5 +147,20 @@ class Dequantized:
         return self.packed.shape
 
     def lines(self, first: int, last: int) -> np.ndarray:
-        """float32 [last - first, K]."""
-        return self.packed.lines(first, last)
+        """float32 [last - first, K]. Raises InputError if the codes stand for other weights than the format says."""
+        wanted = self.packed.lines(first, last)
+        expect_same(_values(self.packed.codes(first, last)), wanted, first, self.packed.format, self.packed.words.where)
+        return wanted
+
+
+def _values(lines: Codes) -> np.ndarray:
+    """float32 [n, K]: (code - zero) * scale."""
+
+    def wide(of_groups: np.ndarray) -> np.ndarray:
+        return np.repeat(of_groups.astype(np.float32), GROUP, axis=1)[:, : lines.codes.shape[1]]
+
+    steps = lines.codes.astype(np.float32)
+    steps -= np.float32(SYMMETRIC) if lines.zeros is None else wide(lines.zeros)
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps *= wide(lines.scales)
+    return steps

@@ -19,15 +19,18 @@ CODES = ("qweight", "weight_packed", "weight")  # of which each weight has one
 MATRICES = {"qzeros", "scales", *CODES}
 OPTIONAL = {"g_idx", "weight_zero_point", "weight_g_idx", *fp8.SCALES}
 UNUSED = {"input_scale", "activation_scale"}  # of activations, which qpack does not round
+CACHE = {f"{one}_{part}" for one in "qkv" for part in ("scale", "zero_point")}  # of a KV cache that others round
 _KNOWN = {part for parts in NEEDED.values() for part in parts} - {"weight"} | OPTIONAL | UNUSED
 
 
 def take_apart(raw: Mapping[str, SourceTensor]) -> tuple[dict[str, SourceTensor], dict[str, dict[str, SourceTensor]]]:
     """The tensors that are whole by themselves; and for the others, by the name before the last dot, their parts.
-    Raises UnsupportedError for a tensor that is neither."""
+    Those of CACHE are left out: qpack's is not rounded. Raises UnsupportedError for a tensor that is neither."""
     whole, parted = dict[str, SourceTensor](), dict[str, dict[str, SourceTensor]]()
     for name, tensor in raw.items():
         stem, _, part = name.rpartition(".")
+        if part in CACHE:
+            continue
         if part in _KNOWN or (part == "weight" and tensor.dtype not in FLOATS):
             parted.setdefault(stem, {})[part] = tensor
         elif tensor.dtype not in FLOATS:

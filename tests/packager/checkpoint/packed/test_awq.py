@@ -114,10 +114,26 @@ def test_narrower_groups_are_refused(tmp_path: Path):
     assert "groups of 128" in message
 
 
-def test_weights_without_zeros_are_symmetric(tmp_path: Path):
+def test_weights_without_zeros_are_symmetric_if_config_says_so(tmp_path: Path):
     tensors = parts(16, 128, 1)
     del tensors["qzeros"]
     assert not opened(tmp_path, tensors, zero_point=False).asymmetric
+
+
+@pytest.mark.parametrize(("value", "said"), [(True, "true"), (None, "absent")])
+def test_zeros_that_config_does_not_deny_are_missed(value: bool | None, said: str, tmp_path: Path):
+    """A checkpoint that has lost a part; zeros of 8 would make other weights of it."""
+    tensors = parts(16, 128, 1)
+    del tensors["qzeros"]
+    message = refusal(InputError, tmp_path, tensors, zero_point=value)
+    assert f"{STEM}.qweight: comes without qzeros" in message
+    assert f"config.json#/quantization_config/zero_point is {said}" in message
+
+
+def test_one_weight_without_zeros_is_named(tmp_path: Path):
+    path, _ = packed_checkpoint(tmp_path, TINY_QWEN3, AWQ_CONFIG, awq, changes={f"{STEM}.qzeros": None})
+    with pytest.raises(InputError, match=f"{STEM}.qweight: comes without qzeros"):
+        Checkpoint.open(ModelText(path))
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def refusal(kind: type[QpackError], *arguments: Any) -> str:
         (torch.bfloat16, {}),
         (torch.float16, {"symmetric": False}),
         (torch.bfloat16, {"strategy": "channel", "group_size": None, "symmetric": False}),
+        (torch.bfloat16, {"strategy": "tensor", "group_size": None, "symmetric": False}),
     ],
 )
 def test_a_whole_checkpoint_is_read_as_the_library_decompresses_it(
@@ -173,9 +174,9 @@ def test_a_format_of_one_group_is_looked_at_as_well(tmp_path: Path):
 def test_other_bits_are_told_by_the_tensors(tmp_path: Path):
     codes = np.zeros((16, 256), np.int8)
     tensors = parts(codes, np.ones((16, 2), np.float16))
-    tensors["weight_packed"] = pack_to_int32(torch.from_numpy(codes), 8).numpy()
+    tensors["weight_packed"] = pack_to_int32(torch.from_numpy(codes), 6).numpy()
     message = refusal(UnsupportedError, tmp_path, tensors)
-    assert "8 bits for each of 256 columns" in message
+    assert "6 bits for each of 256 columns; only 4 and 8 are read" in message
     assert f"{STEM}.weight_packed" in message
 
 
@@ -220,7 +221,24 @@ def test_a_shape_that_the_codes_do_not_have_is_refused_with_both(tmp_path: Path)
     assert "16 lines" in message
 
 
-def test_float32_scales_are_refused(tmp_path: Path):
-    tensors = random_parts()
-    message = refusal(InputError, tmp_path, tensors | {"weight_scale": tensors["weight_scale"].astype(np.float32)})
-    assert "is float32 [16, 2], expected float16 or bfloat16" in message
+def test_float32_scales_of_the_library_are_refused_with_a_remedy_that_helps(tmp_path: Path):
+    path, _ = compressed_checkpoint(tmp_path, TINY_QWEN3, dtype=torch.float32, **GROUPS)
+    with pytest.raises(
+        UnsupportedError, match=r"weight_scale: is float32; .*\n.*load the model in bfloat16 or float16"
+    ):
+        Checkpoint.open(ModelText(path))
+
+
+def test_blocks_of_codes_are_refused_by_their_name(tmp_path: Path):
+    changes = {"strategy": "block", "group_size": None, "block_structure": [128, 128]}
+    path, _ = compressed_checkpoint(tmp_path, TINY_QWEN3, **{**GROUPS, **changes})
+    with pytest.raises(UnsupportedError, match=r'/group_0/weights/strategy: strategy is "block": of codes only'):
+        Checkpoint.open(ModelText(path))
+
+
+@pytest.mark.parametrize("zero", [-9, 8])
+def test_a_zero_for_all_that_four_bits_do_not_hold_is_refused(zero: int, tmp_path: Path):
+    tensors = parts(np.zeros((16, 256), np.int8), np.ones(1, np.float16))
+    tensors["weight_zero_point"] = np.array([zero], np.int8)
+    config = weights(strategy="tensor", group_size=None, symmetric=False)
+    assert f"is {zero}; with 4 bits a zero is -8 to 7" in refusal(InputError, tmp_path, tensors, config)

@@ -79,7 +79,13 @@ def test_one_scale_a_line_equals_torchs_arithmetic(shape: tuple[int, ...], tmp_p
 
 @pytest.mark.parametrize("source", [TINY_QWEN3, TINY_QWEN3_5])
 @pytest.mark.parametrize(
-    "strategy", [{"strategy": "channel"}, {"strategy": "tensor"}, {"strategy": "block", "block_structure": [128, 128]}]
+    "strategy",
+    [
+        {"strategy": "channel"},
+        {"strategy": "tensor"},
+        {"strategy": "block", "block_structure": [128, 128]},
+        {"strategy": "group", "group_size": 64},
+    ],
 )
 def test_a_checkpoint_of_compressed_tensors_is_read_as_the_library_decompresses_it(
     source: Path, strategy: dict[str, Any], tmp_path: Path
@@ -91,6 +97,16 @@ def test_a_checkpoint_of_compressed_tensors_is_read_as_the_library_decompresses_
         tensor = checkpoint.tensors[name]
         assert tensor.dtype == "float32"
         assert tensor.lines(0, tensor.shape[0]).tobytes() == lines.tobytes()
+
+
+def test_scales_that_are_powers_of_two_equal_torchs(tmp_path: Path):
+    """Each of e8m0 but 255, which is NaN: 2^(byte - 127)."""
+    weight, bytes_ = numbers(255, 40), np.arange(255, dtype=np.uint8)[:, None]
+    tensors = {"weight": weight, "weight_scale": bytes_.view(ml_dtypes.float8_e8m0fnu)}
+    found = opened(tmp_path, tensors).lines(0, 255)
+    scale = torch.from_numpy(bytes_).view(torch.float8_e8m0fnu).float().numpy()
+    assert np.array_equal(scale[:, 0], np.ldexp(np.float32(1), np.arange(255) - 127))
+    assert found.tobytes() == in_torch(weight, scale, [1, 40]).tobytes()
 
 
 def test_nan_stays_nan_for_whoever_refuses_it(tmp_path: Path):

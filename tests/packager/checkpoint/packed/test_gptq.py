@@ -192,7 +192,7 @@ def test_an_absent_part_is_named(part: str, tmp_path: Path):
     ("part", "value", "found", "expected"),
     [
         ("qzeros", np.zeros((2, 2), np.int32), "[2, 2]", "[1, 2]"),
-        ("scales", np.ones((1, 16), np.float32), "float32", "float16 or bfloat16"),
+        ("scales", np.ones((1, 16), np.int32), "int32", "float16 or bfloat16"),
         ("g_idx", np.zeros(64, np.int32), "[64]", "[128]"),
         ("g_idx", np.full(128, 3, np.int32), "groups 3 to 3", "scales for 1"),
         ("g_idx", np.full(128, -1, np.int32), "groups -1 to -1", "scales for 1"),

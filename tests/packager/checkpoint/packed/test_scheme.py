@@ -15,6 +15,8 @@ from checkpoints import TINY_QWEN3, TINY_QWEN3_5, published_form, read_config, r
 from packed_checkpoints import AWQ_CONFIG, GPTQ_CONFIG, awq, gptq, packed_checkpoint, quantize
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.checkpoint.packed import gptq as gptq_format
+from qpack_packager.checkpoint.packed.nibbles import by_shifts
 from qpack_schemas.errors import InputError, QpackError, UnsupportedError
 
 STEM = "model.layers.0.mlp.up_proj"
@@ -133,8 +135,18 @@ def test_a_part_without_its_weight_is_refused_by_name(part: str, tmp_path: Path)
         Checkpoint.open(ModelText(write_checkpoint(tmp_path, config, tensors)))
 
 
-def test_small_projections_that_are_quantized_become_numbers(tmp_path: Path):
-    """A bundle has in_proj_a and in_proj_b dense: they have too few lines for a tile."""
+def test_scales_of_a_rounded_cache_are_not_used(tmp_path: Path):
+    """As compressed-tensors' kv_cache_scheme gives them to attention, and ModelOpt to k_proj and v_proj."""
+    attention = "model.layers.0.self_attn"
+    names = ("q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_point", "k_proj.k_scale", "v_proj.v_scale")
+    extra = {f"{attention}.{name}": np.ones(1, np.float32) for name in names}
+    path, weights = packed_checkpoint(tmp_path, TINY_QWEN3, AWQ_CONFIG, awq, changes=extra)
+    tensors = Checkpoint.open(ModelText(path)).tensors
+    assert set(weights) < set(tensors) == set(Checkpoint.open(ModelText(TINY_QWEN3)).tensors)
+
+
+def test_small_projections_that_are_quantized_become_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A bundle has in_proj_a and in_proj_b dense: they have too few lines for a tile. Wrong ones are noticed."""
     name = "model.layers.0.linear_attn.in_proj_a"
     tensor = read_tensors(TINY_QWEN3_5)[f"{name}.weight"]
     lines = np.tile(tensor.astype(np.float32), (8 // len(tensor) + 1, 1))[:8]
@@ -144,3 +156,9 @@ def test_small_projections_that_are_quantized_become_numbers(tmp_path: Path):
     found = Checkpoint.open(ModelText(path)).tensors[f"{name}.weight"]
     assert found.dtype == "float32"
     assert np.array_equal(found.lines(1, 7), weight.values[1:7])
+    for wrong in ("by_bytes", "by_shifts"):
+        with monkeypatch.context() as planted:
+            planted.setattr(gptq_format, wrong, lambda words: by_shifts(words) ^ 1)
+            with pytest.raises(InputError, match=r"gptq makes it .* differ") as error:
+                found.lines(1, 7)
+        assert error.value.where.endswith(f"{name}.qweight")
