@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from qpack_packager.calibration.halves import Halves
 from qpack_packager.quantize.groups import GROUP, Quantized
 
 LEAST_DAMPING, MOST_DAMPING = 0.01, 1.0  # of the mean diagonal
@@ -23,16 +24,25 @@ class NotDefiniteError(Exception):
 
 @dataclass(frozen=True)
 class Factor:
-    """A damped Hessian H over its columns in `order`, as U with H^-1 = U^T U."""
+    """A damped Hessian H over its columns in `order`, as U with H^-1 = U^T U, and H itself, in the memory of one."""
 
-    order: torch.Tensor  # int64 [K'], the columns by falling diagonal, padding last
-    upper: torch.Tensor  # float32 [K', K'], U
-    damping: float
+    halves: Halves
+    damping: float  # the share of the mean diagonal
+
+    @property
+    def order(self) -> torch.Tensor:
+        """int64 [K], the columns by falling diagonal."""
+        return self.halves.order
+
+    @property
+    def upper(self) -> torch.Tensor:
+        """float64 [K, K], U; what is below the diagonal isn't 0."""
+        return self.halves.matrix
 
     @property
     def costs(self) -> torch.Tensor:
-        """float32 [K']: what a squared rounding error of a column costs once all later ones have done their best."""
-        return torch.empty_like(self.order, dtype=torch.float32).scatter_(0, self.order, self.upper.diagonal() ** -2)
+        """float32 [K]: what a squared rounding error of a column costs once all later ones have done their best."""
+        return torch.empty(len(self.order)).scatter_(0, self.order, self.upper.diagonal().float() ** -2)
 
 
 def damping_for(inputs: int, tokens: int) -> float:
@@ -42,55 +52,41 @@ def damping_for(inputs: int, tokens: int) -> float:
 
 
 def factor(hessian: torch.Tensor, damping: float = LEAST_DAMPING) -> Factor:
-    """float64 [K, K] -> its factor, of whole groups, with `damping` or the first of ten times, a hundred times as much
-    with which there is one. Inputs that are always 0 are left with the damping alone, so that their weights are rounded
-    to nearest. Raises NotDefiniteError.
-
-    With the columns in reverse H = L L^T; L^-1, turned round again, is U: the inverse itself is not needed."""
-    if not hessian.isfinite().all():
+    """float64 [K, K] -> its factor, with `damping` or the first of ten times, a hundred times as much with which there
+    is one. Inputs that are always 0 are left with the damping alone, so that their weights are rounded to nearest. The
+    factor takes over the memory of `hessian`. Raises NotDefiniteError, and leaves it as it was."""
+    if not all(lines.isfinite().all() for lines in hessian.split(GROUP)):
         raise NotDefiniteError("it holds NaN or infinity")
-    k, width = len(hessian), -(-len(hessian) // GROUP) * GROUP
     mean = float(hessian.diagonal().mean()) or 1.0
-    falling = torch.argsort(hessian.diagonal(), descending=True, stable=True)
-    order = torch.cat([falling, torch.arange(k, width)])
-    damped = torch.zeros(width, width, dtype=torch.float64)
-    damped[-k:, -k:] = hessian[falling.flip(0)][:, falling.flip(0)]
-    undamped = damped.diagonal().clone()
-    while True:
-        damped.diagonal()[:] = undamped + damping * mean
-        lower, failed = torch.linalg.cholesky_ex(damped)
-        if not failed and (upper := invert(lower).flip(0, 1).float()).isfinite().all():
-            return Factor(order, upper, damping)
+    halves = Halves(hessian, torch.argsort(hessian.diagonal(), descending=True, stable=True))
+    while not halves.factor_inverse(damping * mean):
         if damping >= MOST_DAMPING:
+            halves.give_back()
             raise NotDefiniteError(f"even with {damping:g} of its mean diagonal added, it is not positive definite")
+        halves.rewind()
         damping = min(10 * damping, MOST_DAMPING)
-
-
-def invert(lower: torch.Tensor) -> torch.Tensor:
-    """The inverse of a triangle, float64 [K, K], by halves: products take less time than solving for all columns."""
-    half = len(lower) // 2
-    if half < GROUP:
-        return torch.linalg.solve_triangular(lower, torch.eye(len(lower), dtype=lower.dtype), upper=False)
-    inverse = torch.zeros_like(lower)
-    inverse[:half, :half], inverse[half:, half:] = invert(lower[:half, :half]), invert(lower[half:, half:])
-    inverse[half:, :half] = -inverse[half:, half:] @ lower[half:, :half] @ inverse[:half, :half]
-    return inverse
+    return Factor(halves, damping)
 
 
 def quantize(weight: torch.Tensor, factored: Factor) -> Quantized:
-    """float32 [N, K] -> codes uint8 [N, K'] and scales [N, K'/128]; behind K the codes are 8, which is 0. Lines don't
-    depend on each other."""
+    """float32 [N, K] -> codes uint8 [N, K'] and scales [N, K'/128] in whole groups; behind K the codes are 8, which is
+    0. Lines don't depend on each other."""
     n, k = weight.shape
-    columns = torch.zeros(len(factored.order), n)
-    columns[:k] = weight.T
-    groups = zip(columns.split(GROUP), factored.costs.split(GROUP), strict=True)
-    scales = torch.stack([least_cost(group, costs) for group, costs in groups])
+    width = -(-k // GROUP) * GROUP
+    columns, costs = torch.zeros(width, n), torch.zeros(width)
+    columns[:k], costs[:k] = weight.T, factored.costs
+    groups = list(zip(columns.split(GROUP), costs.split(GROUP), strict=True))
+    scales = torch.stack([least_cost(*group) for group in groups])
     steps = round_columns(columns, scales, factored)
+    error, whole = torch.zeros(2, n, dtype=torch.float64)
+    for (group, _), rounded, scale in zip(groups, steps.split(GROUP), scales, strict=True):
+        error += (rounded * scale - group).double().square_().sum(0)
+        whole += group.double().square_().sum(0)
     return Quantized(
-        np.ascontiguousarray((steps + 8).to(torch.uint8).T.numpy()),
+        np.ascontiguousarray(steps.add_(8).T.numpy().view(np.uint8)),
         np.ascontiguousarray(scales.T.numpy().astype(ml_dtypes.bfloat16)),
-        ((steps * scales.repeat_interleave(GROUP, 0) - columns).double() ** 2).sum(0).numpy(),
-        (columns.double() ** 2).sum(0).numpy(),
+        error.numpy(),
+        whole.numpy(),
     )
 
 
@@ -112,20 +108,20 @@ def least_cost(group: torch.Tensor, costs: torch.Tensor) -> torch.Tensor:
 
 
 def round_columns(columns: torch.Tensor, scales: torch.Tensor, factored: Factor) -> torch.Tensor:
-    """float32 [K', N] and [K'/128, N] -> whole steps -8..7, float32 [K', N].
+    """float32 [K', N] and [K'/128, N] -> whole steps -8..7, int8 [K', N].
 
     The formulas are those of the paper's section 3.3: of column j the error e = (w - q) / U[j, j] is taken, and
     e U[j, i] from each later column i; from those of the same block as they are reached, from the others together."""
-    order, diagonal, lower = factored.order.tolist(), factored.upper.diagonal().tolist(), factored.upper.T.contiguous()
-    free, steps = columns[factored.order], torch.empty_like(columns)
-    for first in range(0, len(order), GROUP):
-        last = first + GROUP
-        errors = columns.new_empty(GROUP, columns.shape[1])
-        for j in range(first, last):
-            column, scale = free[j] - lower[j, first:j] @ errors[: j - first], scales[order[j] // GROUP]
-            step = steps[order[j]] = nearest(column, scale)
-            errors[j - first] = (column - step * scale) / diagonal[j]
-        free[last:] -= lower[last:, first:last] @ errors
+    free, steps = columns[factored.order], torch.zeros(columns.shape, dtype=torch.int8)
+    for first in range(0, len(free), GROUP):
+        last = min(first + GROUP, len(free))
+        lower = factored.upper[first:last, first:].to(columns.dtype).T.contiguous()
+        errors = columns.new_empty(last - first, columns.shape[1])
+        for j, place in enumerate(factored.order[first:last].tolist()):
+            column, scale = free[first + j] - lower[j, :j] @ errors[:j], scales[place // GROUP]
+            step = nearest(column, scale)
+            errors[j], steps[place] = (column - step * scale) / lower[j, j], step
+        free[last:].addmm_(lower[last - first :], errors, alpha=-1)
     return steps
 
 

@@ -7,7 +7,7 @@ import torch
 
 from qpack_packager.calibration.forward import StreamedModel
 
-BLOCK = 512  # lines of the Hessian that a thread adds to at a time
+BLOCK = 128  # lines of the Hessian that a thread adds to at a time
 
 
 class Hessian:

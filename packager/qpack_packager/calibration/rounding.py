@@ -1,5 +1,6 @@
 """One weight rounded by what its inputs look like, and how much that changes its outputs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,8 @@ from qpack_packager.calibration import gptq
 from qpack_packager.quantize import rtn
 from qpack_packager.quantize.groups import GROUP, Quantized
 
-LINES = 4096  # that are rounded at a time
+LINES = 2048  # that are rounded at a time
+COSTED = 128  # whose errors are looked at together
 
 
 @dataclass(frozen=True)
@@ -22,17 +24,19 @@ class Rounded:
 
 
 def round_weight(weight: np.ndarray, hessian: torch.Tensor, factored: gptq.Factor | None) -> Rounded:
-    """float32 [N, K] and its inputs' Hessian, float64 [K, K]. Without a factor it's rounded to nearest, and so is each
-    line whose outputs that changes less: GPTQ decides column by column, and may find itself at the end of the codes."""
+    """float32 [N, K] and its inputs' Hessian, float64 [K, K], or the factor that has taken over its memory. Without a
+    factor it's rounded to nearest, and so is each line whose outputs that changes less: GPTQ decides column by column,
+    and may find itself at the end of the codes."""
+    products = factored.halves.products if factored else lambda lines: (lines @ hessian * lines).sum(1)
     parts: list[Quantized] = []
     costs = np.zeros(3)  # of what is taken, of rounding to nearest, of losing the weight whole
     for first in range(0, len(weight), LINES):
         lines = np.ascontiguousarray(weight[first : first + LINES])
         plain = rtn.quantize(np.pad(lines, ((0, 0), (0, -lines.shape[1] % GROUP))))
         made = gptq.quantize(torch.from_numpy(lines), factored) if factored else plain
-        cost, plain_cost = (_cost(lines - restored(one, lines.shape[1]), hessian) for one in (made, plain))
+        cost, plain_cost, whole = (_costs(lines, one, products) for one in (made, plain, None))
         parts.append(_choose(made, plain, cost <= plain_cost))
-        costs += [np.fmin(cost, plain_cost).sum(), plain_cost.sum(), _cost(lines, hessian).sum()]
+        costs += [np.fmin(cost, plain_cost).sum(), plain_cost.sum(), whole.sum()]
     quantized = Quantized(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
     if not np.isfinite(costs).all():
         return Rounded(quantized, None, None)
@@ -42,14 +46,27 @@ def round_weight(weight: np.ndarray, hessian: torch.Tensor, factored: gptq.Facto
 
 def restored(quantized: Quantized, k: int) -> np.ndarray:
     """float32 [N, K]: the weights that the codes stand for."""
-    steps = quantized.codes.astype(np.float32) - 8
-    return (steps * np.repeat(quantized.scales.astype(np.float32), GROUP, axis=1))[:, :k]
+    weights = quantized.codes.astype(np.float32)
+    weights -= 8
+    groups = weights.reshape(len(weights), -1, GROUP)
+    groups *= quantized.scales.astype(np.float32)[..., None]
+    return weights[:, :k]
 
 
-def _cost(lines: np.ndarray, hessian: torch.Tensor) -> np.ndarray:
-    """float32 [N, K] -> l H l^T of each line, float64 [N]."""
-    exact = torch.from_numpy(lines).double()
-    return (exact @ hessian * exact).sum(1).numpy()
+def _costs(
+    lines: np.ndarray, quantized: Quantized | None, products: Callable[[torch.Tensor], torch.Tensor]
+) -> np.ndarray:
+    """float32 [N, K] -> l H l^T of each line, less what is left of it if it's rounded; float64 [N]. A few at a time:
+    they are doubles, and there more than once."""
+    costs = np.empty(len(lines))
+    for first in range(0, len(lines), COSTED):
+        part = slice(first, first + COSTED)
+        rest = lines[part]
+        if quantized:
+            rounded = Quantized(*(values[part] for values in vars(quantized).values()))
+            rest = rest - restored(rounded, lines.shape[1])
+        costs[part] = products(torch.from_numpy(rest).double()).numpy()
+    return costs
 
 
 def _choose(made: Quantized, plain: Quantized, better: np.ndarray) -> Quantized:

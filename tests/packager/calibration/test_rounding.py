@@ -51,9 +51,11 @@ def test_what_the_outputs_lose_is_measured_and_less_than_by_rounding_to_nearest(
 def test_the_lines_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch):
     inputs = np.random.default_rng(2).standard_normal((500, 128))
     weight, hessian = draw_weight(3, 50, 1, "gauss").astype(np.float32), torch.from_numpy(inputs.T @ inputs)
-    whole = round_weight(weight, hessian, factor(hessian)).quantized
+    factored = factor(hessian)
+    whole = round_weight(weight, hessian, factored).quantized
     monkeypatch.setattr(rounding, "LINES", 16)
-    parts = round_weight(weight, hessian, factor(hessian)).quantized
+    monkeypatch.setattr(rounding, "COSTED", 7)
+    parts = round_weight(weight, hessian, factored).quantized
     assert np.mean(whole.codes != parts.codes) < 0.01  # a product's sum depends on its shape
     assert whole.scales.shape == parts.scales.shape
     assert np.allclose(whole.squared_weight, parts.squared_weight)
