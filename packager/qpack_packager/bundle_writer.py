@@ -1,7 +1,7 @@
 """Writes a bundle into a hidden directory beside its final place and renames it there when it is whole.
 
-A build that dies leaves that directory and no bundle; the next build of the same output goes on in it or removes it. A
-lock tells a dead build's directory from one that is still being written.
+A build that dies leaves that directory, its work directory and no bundle; the next build of the same output goes on in
+them or removes them. A lock tells a dead build's directory from one that is still being written.
 """
 
 import fcntl
@@ -15,11 +15,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from qpack_packager.journal import WORK, is_left, is_left_by
+from qpack_packager.journal import is_left, is_left_by, work_of
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_files import MANIFEST
-from qpack_schemas.errors import UsageError
+from qpack_schemas.errors import FitError, UsageError
 from qpack_schemas.manifest import FileEntry, seal
+from qpack_schemas.outputs import refuse_in_bundle
 
 
 class BundleWriter:
@@ -28,6 +29,16 @@ class BundleWriter:
     def __init__(self, folder: Path):
         self.folder = folder
         self.files: list[FileEntry] = []
+
+    def check_disk(self, needed: int, what: str) -> None:
+        """Raises FitError, which says `what` needs them, if `needed` bytes more don't fit on the disk."""
+        free = shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise FitError(
+                f"{what}, the disk has {free:,} left",
+                where=str(self.folder.parent),
+                remedy="free some space, or name an output on another disk",
+            )
 
     def add(self, path: str, data: bytes) -> str:
         """Writes one file and returns its sha256."""
@@ -54,7 +65,6 @@ class BundleWriter:
 
     def seal(self, manifest: Mapping[str, object]) -> Bundle:
         """Writes the manifest over all files so far and checks the whole."""
-        shutil.rmtree(self.folder / WORK, ignore_errors=True)
         files = sorted(self.files, key=lambda entry: entry["path"])
         raw = seal({**manifest, "files": files})
         self._write(MANIFEST, raw)
@@ -67,23 +77,36 @@ def writing(output: Path, mark: Future[str] | None = None) -> Iterator[BundleWri
 
     With `mark`, the fingerprint of what is built, it goes on in what a dead build with the same mark left (the mark is
     waited for only if there is something), and if the block is interrupted, what it has made stays for the next one.
-    """
+
+    Raises UsageError for an output that exists or lies in a bundle. An OSError names the place in `output` that could
+    not be written: the hidden directory of which it tells is gone when it is read."""
     refuse_existing(output)
+    try:
+        with _writing(output, mark) as writer:
+            yield writer
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = _as_asked(os.fsdecode(error.filename), output)
+        raise
+
+
+@contextmanager
+def _writing(output: Path, mark: Future[str] | None) -> Iterator[BundleWriter]:
     output.parent.mkdir(parents=True, exist_ok=True)
     folder, handle = _sweep(output, mark) or _begin(output)
     finished = False
     try:
         yield BundleWriter(folder)
-        shutil.rmtree(folder / WORK, ignore_errors=True)
         for directory in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
             _sync(directory)
         refuse_existing(output)
+        shutil.rmtree(work_of(folder), ignore_errors=True)
         folder.rename(output)
         _sync(output.parent)
         finished = True
     finally:
         if finished or mark is None or not is_left(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         os.close(handle)
 
 
@@ -106,7 +129,21 @@ def _begin(output: Path) -> tuple[Path, int]:
             raise
 
 
+def _as_asked(name: str, output: Path) -> str:
+    """A place in the hidden directory as one in `output`; for that directory itself the one it was to be made in."""
+    folder = output.parent
+    try:
+        first, *below = Path(name).relative_to(folder).parts
+    except ValueError:  # another place, such as the checkpoint
+        return name
+    if not (first.startswith(f".{output.name}.") and first.removesuffix(".work").endswith(".partial")):
+        return name
+    return str(output.joinpath(*below) if below else folder if folder.name else folder.absolute())
+
+
 def refuse_existing(output: Path) -> None:
+    """Raises UsageError if nothing can be made at `output`, or nothing may be."""
+    refuse_in_bundle(output)
     if output.exists() or output.is_symlink():
         raise UsageError(
             "exists already; qpack never writes over a bundle", where=str(output), remedy="remove it first"
@@ -141,10 +178,26 @@ def _sweep(output: Path, mark: Future[str] | None) -> tuple[Path, int] | None:
             continue
         if mark and found is None and is_left(folder) and is_left_by(folder, mark.result()):
             found = folder, handle
+            _remove_all_but_weights(folder)
             continue
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(handle)
     return found
+
+
+def _remove(folder: Path) -> None:
+    """Work first: without the directory that it belongs to, no sweep would find it."""
+    shutil.rmtree(work_of(folder), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_all_but_weights(folder: Path) -> None:
+    """The journal is of the weights only: the rest is made again, and may be other files this time."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != "weights":
+            shutil.rmtree(path)
+        elif path.name != "weights":
+            path.unlink()
 
 
 def _sync(directory: Path) -> None:

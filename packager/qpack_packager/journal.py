@@ -1,7 +1,7 @@
 """What a build has done so far, so that one that is interrupted can go on: a line for each finished weight module.
 
-The journal lies in the directory of the unfinished bundle. Its first line is the fingerprint of everything that the
-bundle depends on: a build that differs in any of it starts anew.
+The journal lies in a work directory beside the unfinished bundle, which stays until the bundle is in place. Its first
+line is the fingerprint of everything that the weights depend on: a build that differs in any of it starts anew.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,23 @@ from typing import BinaryIO, cast
 from qpack_schemas.errors import InputError
 from qpack_schemas.strict_json import JsonValue, dump_compact, parse_strict
 
-WORK = ".build"  # within the unfinished bundle: what is gone before it is sealed
+ACTIVATIONS = "activations"  # of a calibrated build, beside the journal
 _NAME = "journal.jsonl"
+
+
+def work_of(folder: Path) -> Path:
+    """The work directory of the unfinished bundle in `folder`."""
+    return folder.with_name(f"{folder.name}.work")
 
 
 def is_left(folder: Path) -> bool:
     """Whether the unfinished bundle in `folder` has a journal."""
-    return (folder / WORK / _NAME).exists()
+    return (work_of(folder) / _NAME).exists()
 
 
 def is_left_by(folder: Path, wanted: str) -> bool:
     """Whether the unfinished bundle in `folder` is one with this fingerprint."""
-    lines = _lines(folder / WORK / _NAME)
+    lines = _lines(work_of(folder) / _NAME)
     return bool(lines) and lines[0].get("fingerprint") == wanted
 
 
@@ -34,7 +39,7 @@ class Journal:
     leaves nothing to go on from."""
 
     def __init__(self, folder: Path, mark: Future[str]):
-        self._path, self._mark = folder / WORK / _NAME, mark
+        self._path, self._mark = work_of(folder) / _NAME, mark
         self._file: BinaryIO | None = None
         lines = _lines(self._path)[1:] if is_left(folder) and is_left_by(folder, mark.result()) else []
         self.finished = {str(line["module"]): line for line in lines}

@@ -59,7 +59,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_where_no_directory_can_be_made_there_is_an_error_and_no_second_try():
     """/proc says of every new directory that its parent is not there."""
-    with pytest.raises(OSError, match="No such file or directory: '/proc/"), writing(Path("/proc/bundle")):
+    with pytest.raises(OSError, match="No such file or directory: '/proc'"), writing(Path("/proc/bundle")):
         pass
 
 
@@ -82,8 +82,8 @@ def test_a_build_killed_anywhere_leaves_no_bundle_and_the_next_one_sweeps_up(
             assert n == len(seen) - 2
             assert contents(output) == whole
             continue
-        assert len(left) == 1, left
-        assert left[0].startswith(".bundle.")
+        assert left[0].startswith(".bundle."), left
+        assert left[1:] in ([], [f"{left[0]}.work"])
         if n % 5 == 0:
             build_bundle(MODEL, output)
             assert os.listdir(output.parent) == ["bundle"]

@@ -10,6 +10,7 @@ from qpack_schemas.errors import UnsupportedError
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_EXCHANGE = (errno.EXDEV, errno.EBUSY, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -17,12 +18,31 @@ def link_or_copy(source: Path, target: Path) -> None:
     """The bytes of `source` at `target` as well, on the disk only once where the file system can do that."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        if not _linked(source, target):
+            shutil.copyfile(source, target)
+            sync(target)
+    except OSError as error:
+        if error.errno in _FULL:  # of the two files that it names, the second has no room
+            error.filename, error.filename2 = str(target), None
+        raise
+
+
+def can_link(source: Path, folder: Path) -> bool:
+    """Whether `link_or_copy` of `source` into `folder` takes nothing of its disk."""
+    probe = folder / source.name
+    if linked := _linked(source, probe):
+        probe.unlink()
+    return linked
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
         os.link(source, target)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
-        shutil.copyfile(source, target)
-        sync(target)
+        return False
+    return True
 
 
 def sync(path: Path) -> None:

@@ -5,12 +5,20 @@ OCI image specification 1.1, image-layout.md.
 
 from pathlib import Path
 
-from qpack_delivery.oci.files import link_or_copy, sync
+from qpack_delivery.oci.files import can_link, link_or_copy, sync
 from qpack_delivery.oci.modelpack import ARTIFACT_TYPE, IMAGE_MANIFEST, artifact_of, digest_of
 from qpack_schemas.bundle import Bundle
+from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.strict_json import dump_compact
 
 _TAG = "latest"  # what tools call it that want a name
+
+
+def bytes_to_copy(bundle: Bundle, folder: Path) -> int:
+    """What a layout in `folder` takes of its disk: nothing worth counting where files of the bundle can be linked."""
+    if can_link(bundle.path / MANIFEST, folder):
+        return 0
+    return sum({layer.digest: layer.bytes for layer in artifact_of(bundle).layers}.values())
 
 
 def write_image_layout(bundle: Bundle, folder: Path) -> str:
@@ -37,5 +45,9 @@ def write_image_layout(bundle: Bundle, folder: Path) -> str:
 
 
 def _write(file: Path, data: bytes) -> None:
-    file.write_bytes(data)
-    sync(file)
+    try:
+        file.write_bytes(data)
+        sync(file)
+    except OSError as error:  # a full disk does not say which one
+        error.filename = error.filename or str(file)
+        raise

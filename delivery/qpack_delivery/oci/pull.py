@@ -18,6 +18,7 @@ from qpack_delivery.progress import Progress, Silent, Step
 from qpack_schemas.bundle import open_bundle
 from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import Finding, FitError, InputError, IntegrityError, TrustError, UsageError, VersionError
+from qpack_schemas.outputs import refuse_in_bundle
 from qpack_schemas.strict_json import load_strict
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def pull(
     progress, output = progress or Silent(), output.absolute()
     if output.name in ("", ".."):
         raise UsageError("is no place for a bundle", where=str(output), remedy="name a directory that is to be made")
+    refuse_in_bundle(output)
     refuse_others(output)
     refuse_others(previous_of(output))
     connection = Connection(reference, plain_http=plain_http)

@@ -7,10 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from qpack_packager.textfix.kinds import Kind, kind_of, text_files
-from qpack_schemas.bundle_files import MANIFEST
 from qpack_schemas.errors import UsageError
+from qpack_schemas.outputs import bundle_around
 
-PROGRAMS = "programs"  # with the manifest, what tells a bundle from another directory
 BUNDLE_TEXT = ("model", "LICENSES")  # the folders of a bundle that hold the checkpoint's text
 
 
@@ -59,11 +58,4 @@ def _closed_folders(folder: Path) -> list[OSError]:
     return errors
 
 
-@cache
-def _bundle_of(folder: Path) -> Path | None:
-    """The bundle that an absolute directory is or lies in."""
-    return next((each for each in (folder, *folder.parents) if _is_bundle(each)), None)
-
-
-def _is_bundle(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and (folder / PROGRAMS).is_dir()
+_bundle_of = cache(bundle_around)

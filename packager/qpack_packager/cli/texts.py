@@ -8,6 +8,7 @@ from qpack_packager.cli.flags import (
     LEGACY,
 )
 from qpack_schemas.errors import UsageError
+from qpack_schemas.outputs import refuse_in_bundle
 from qpack_schemas.report import errors_reported
 
 
@@ -57,6 +58,8 @@ def check(
         from qpack_packager.declared_encodings import DeclaredEncodings
 
         declared = DeclaredEncodings.parse(encoding)
+        if output:
+            refuse_in_bundle(output)
         report = check_files(paths or (Path("."),), Wishes(fix, show_diff, ascii_json, declared, legacy_encoding))
         write_report(report, output_format, output)
         context.exit(0 if report.is_clean(strict=strict) else 1)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from qpack_packager.bundle_writer import BundleWriter, refuse_existing, writing
+from qpack_packager.bundle_writer import refuse_existing, writing
 from qpack_packager.checkpoint.checkpoint import CONFIG
 from qpack_packager.export.bundle_weights import BundleWeights, Weight
 from qpack_packager.export.compressed_tensors import CompressedTensors
@@ -33,7 +33,8 @@ _FORMATS: Mapping[FormatName, Callable[[BundleWeights, Sequence[Weight]], Format
 
 def export(path: Path, output: Path, format_name: FormatName, progress: Progress) -> None:
     """Makes a checkpoint of the bundle at `path`, every byte of which is verified first. Nothing is at `output` unless
-    it is whole. Raises UnsupportedError for what the format can't hold without rounding."""
+    it is whole. Raises UnsupportedError for what the format can't hold without rounding, FitError for a disk without
+    room for it, UsageError for an output in a bundle."""
     refuse_existing(output)
     bundle = open_bundle(path)
     weights = BundleWeights(bundle)
@@ -47,11 +48,14 @@ def export(path: Path, output: Path, format_name: FormatName, progress: Progress
     config = export_config(bundle, dtype=dtype, tied=HEAD not in heads, quantization=made.quantization_config(dense))
     head = _in_words(heads[HEAD]) if HEAD in heads else "the head is tied to it"
     card = model_card(bundle, format_name=format_name, dtype=dtype, embedding=_in_words(heads[EMBEDDING]), head=head)
+    texts = _texts(bundle) | {CONFIG: dump_canonical(config), "README.md": card.encode("utf-8")}
+    weight_bytes = sum(entry.bytes for entry in entries)
+    needed = weight_bytes + sum(map(len, texts.values()))
     with writing(output) as writer:
-        _copy_text(bundle, writer)
-        writer.add(CONFIG, dump_canonical(config))
-        writer.add("README.md", card.encode("utf-8"))
-        with progress.phase("weights", sum(entry.bytes for entry in entries), "bytes") as step:
+        writer.check_disk(needed, f"the export needs {needed:,} bytes")
+        for name, data in texts.items():
+            writer.add(name, data)
+        with progress.phase("weights", weight_bytes, "bytes") as step:
             write_shards(writer, entries, step)
 
 
@@ -101,9 +105,7 @@ def _in_words(weight: Weight) -> str:
     return f"the {what} was {weight.form} in the bundle and is written as float32, code times scale"
 
 
-def _copy_text(bundle: Bundle, writer: BundleWriter) -> None:
+def _texts(bundle: Bundle) -> dict[str, bytes]:
     """Tokenizer, generation config, chat template and licences, under the names that a checkpoint has them."""
-    for entry in bundle.manifest["text"]:
-        name = Path(entry["path"]).name
-        if name != CONFIG:
-            writer.add(name, (bundle.path / entry["path"]).read_bytes())
+    paths = [bundle.path / entry["path"] for entry in bundle.manifest["text"]]
+    return {path.name: path.read_bytes() for path in paths if path.name != CONFIG}

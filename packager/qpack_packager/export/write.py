@@ -70,8 +70,8 @@ def _write(path: Path, entries: Sequence[Entry], step: Step) -> None:
         place += entry.bytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        try:
+    try:
+        with path.open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             for entry in ordered:
                 begin = file.tell()
@@ -84,6 +84,6 @@ def _write(path: Path, entries: Sequence[Entry], step: Step) -> None:
                 step(entry.name, entry.bytes)
             file.flush()
             os.fsync(file.fileno())
-        except OSError as error:  # a full disk does not say which one
-            error.filename = error.filename or str(path)
-            raise
+    except OSError as error:  # a full disk does not say which one, and closing the file fails once more
+        error.filename = error.filename or str(path)
+        raise

@@ -16,6 +16,7 @@ from qpack_runtime.cuda.host import Host, read_host
 from qpack_runtime.cuda.kernels import load_kernels
 from qpack_runtime.cuda.pair_times import PairTimes, Times
 from qpack_schemas.errors import InputError, UnsupportedError
+from qpack_schemas.outputs import refuse_in_bundle
 from qpack_schemas.schema_check import check_schema
 from qpack_schemas.strict_json import JsonValue, dump_canonical, load_strict
 from qpack_schemas.targets import architecture_number, choose
@@ -72,7 +73,8 @@ def tune(path: Path, output: Path, told: Callable[[str], None]) -> Tuned:
     and `driver`, which are those of the last run. `told` is called with lines of progress.
 
     Raises UnsupportedError if no target of the kit runs on GPU 0, FitError if its memory is too small, IntegrityError
-    for a damaged kit, InputError if `output` is there and no tuning file."""
+    for a damaged kit, InputError if `output` is there and no tuning file, UsageError if it lies in a bundle."""
+    refuse_in_bundle(output)
     kit = open_kit(path)
     before = read_tuning(output)
     driver = Driver()
