@@ -18,6 +18,7 @@ from qpack_packager.calibration.forward import StreamedModel
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.evaluate.evaluate import measure_bundle
+from qpack_packager.evaluate.windows import Corpus
 from qpack_packager.progress import Progress
 from qpack_packager.recipe import find_recipe, read_recipe
 from qpack_packager.serving import Options
@@ -86,11 +87,12 @@ def main(model: Path, text: Path, windows: int | None, calibration: Path | None,
     base = replace(OPTIONS, method="gptq" if calibration else "rtn", calibration=calibration)
     print(f"{'':28}{'mean KL':>10}{'+-':>9}{'ratio':>9}{'top-1':>9}{'MB/token':>10}")
     with TemporaryDirectory() as name:
-        reference = Reference(checkpoint, Path(name))
+        reference, progress = Reference(checkpoint, Path(name)), Progress("json")
         for case, options in (chosen(recipes, base) if recipes else kinds(checkpoint, base)).items():
             bundle = Path(name) / case
-            build(ModelText(model), bundle, options, Progress("json"))
-            figures = measure_bundle(bundle, text, reference, limit=windows, progress=Progress("json"))["modes"]["fast"]
+            build(ModelText(model), bundle, options, progress)
+            quality = measure_bundle(bundle, Corpus(text), reference, limit=windows, progress=progress)
+            figures = quality["modes"]["fast"]
             opened = open_bundle(bundle, digests=False)
             step = decode_traffic(opened.programs["decode"], shared_buffers(opened.manifest), 1, 256)
             print(

@@ -47,13 +47,15 @@ def build(
         part = make_text_files(text)
         for note in part.notes:
             progress.note(note)
-        mark = hashing.then(fingerprint(prepared.lowered, options))
+        mark = hashing.then(fingerprint(prepared, options))
         # Whether something that was left is of this build is known by the digests: then they come first.
         sources = hashing.all(progress) if resume and is_resumable(output) else None
         with writing(output, mark if resume else None) as writer:
             check_disk(prepared.lowered, writer)
             for path, data in part.contents.items():
                 writer.add(path, data)
+            if evaluation:
+                evaluation.check(prepared, writer.folder)
             for kind, program in prepared.lowered.programs.items():
                 writer.add(PROGRAM_PATHS[kind], dump_compact(program.to_json()))
             kernels = add_kernels(prepared.targets, writer, progress, kernel_cache)
@@ -67,10 +69,10 @@ def build(
             if evaluation:
                 bundle, findings = evaluation.measure(writer, output.name, manifest, text, progress)
                 if findings and not evaluation.keep_failed:
-                    raise missed(findings, output)
+                    raise missed(findings, output, kept=False)
             eval_text = evaluation.text if evaluation else None
-            told = provenance(bundle.bundle_id, options, sources, recipe=recipe, eval_text=eval_text)
+            told = provenance(bundle.bundle_id, options, sources, text, recipe=recipe, eval_text=eval_text)
             writer.add_detached(PROVENANCE, dump_compact(told))
     if findings:
-        raise missed(findings, output)
+        raise missed(findings, output, kept=True)
     return bundle.moved_to(output)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.serving import Options
 from qpack_schemas.bundle_files import MANIFEST, sha256_of
 from qpack_schemas.manifest import SourceFile
@@ -32,15 +33,22 @@ def provenance(
     bundle_id: str,
     options: Options,
     sources: Sequence[SourceFile],
+    text: ModelText,
     *,
     recipe: Path | None = None,
     eval_text: Path | None = None,
 ) -> dict[str, JsonValue]:
-    """The statement. Files that were named by flags are told by name and digest, not by where they lay."""
+    """The statement. Files that were named by flags are told by name and digest, not by where they lay; of `text` the
+    encodings that were declared."""
     named = {"recipe": recipe, "tuning": options.tuning, "calibration": options.calibration, "eval": eval_text}
     given = {name: path for name, path in named.items() if path is not None}
+    flags = {
+        **asdict(options),
+        "encodings": [f"{glob}={codec}" for glob, codec in text.declared.pairs],
+        "legacy_encodings": text.legacy,
+    }
     asked: dict[str, JsonValue] = {
-        name: value for name, value in asdict(options).items() if value and not isinstance(value, Path)
+        name: value for name, value in flags.items() if value and not isinstance(value, Path)
     }
     repository, builder, run = _job()
     inputs: list[JsonValue] = [

@@ -3,6 +3,7 @@
 Some come with qpack, in recipes/, each with the measurement that chose it; they go by their name.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ from qpack_schemas.schema_check import check_schema
 
 SCHEMA = "recipe.v1.schema.json"
 SHIPPED = Path(__file__).parent / "recipes"
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes 1e-9 for a number, as YAML 1.2 does and everyone means it; PyYAML reads 1.1, where that is a string."""
+
+
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
 
 
 def find_recipe(name: str) -> Path:
@@ -36,7 +45,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if fixed.data is None:
         problem = next(p for p in fixed.problems if p.severity == "error" and not p.fixable)
         raise InputError(f"line {problem.line}: {problem.message}", where=str(path))
-    recipe = yaml.safe_load(fixed.data.decode("utf-8")) or {}
+    recipe = yaml.load(fixed.data.decode("utf-8"), _Loader) or {}
     if findings := check_schema(recipe, SCHEMA, path.name):
         shown = "\n".join(f"  {finding}" for finding in findings[: BundleError.SHOWN])
         raise InputError(f"the recipe is wrong:\n{shown}", where=str(path))

@@ -1,5 +1,6 @@
 """How a command of either room ends when something is wrong: one message, one exit code, no traceback, nothing left."""
 
+import errno
 import json
 import signal
 import sys
@@ -8,11 +9,22 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from qpack_schemas.errors import BundleError, QpackError
+from qpack_schemas.errors import BundleError, Finding, QpackError
 from qpack_schemas.terminal import painted
 
 INPUT_EXIT, USAGE_EXIT = 1, 2
 SIGNAL_EXIT = 128  # plus the signal's number, as shells say it
+# What a person can do about errors of the system, which name the file.
+_SPACE = "free some space there, or name a place on another disk"
+_RIGHTS = "give this user the right to it, or name another place"
+REMEDIES = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EROFS: "name a place that may be written",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EFBIG: "name a place on a file system that takes large files",
+}
 # What ends a command early: Ctrl-C, a CI system that cancels, a terminal that is closed.
 ENDING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
 
@@ -47,14 +59,18 @@ def errors_reported(*, extra: str, as_json: bool = False) -> Generator[None]:
         except BrokenPipeError:  # the reader has seen enough, as `head` does: click ends quietly
             raise
         except OSError as error:
-            _exit(QpackError(error.strerror or str(error), where=str(error.filename or "")), INPUT_EXIT, as_json)
+            where, remedy = str(error.filename or ""), REMEDIES.get(error.errno or 0, "")
+            _exit(QpackError(error.strerror or str(error), where=where, remedy=remedy), INPUT_EXIT, as_json)
 
 
 def error_json(error: QpackError, code: int) -> str:
-    """The one document on stdout of a command that was asked for JSON and failed."""
-    findings = error.findings if isinstance(error, BundleError) else []
+    """The one document on stdout of a command that was asked for JSON and failed. What its message lists below the
+    first line are findings; those of a bundle name their place."""
+    message, *lines = error.message.split("\n")
+    listed = [Finding("", line.strip()) for line in lines]
+    findings = error.findings if isinstance(error, BundleError) else listed
     facts = {
-        "message": error.message.partition("\n")[0].removesuffix(":"),
+        "message": message.removesuffix(":"),
         "where": error.where,
         "remedy": error.remedy,
         "exit_code": code,

@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from bundles import ASSETS
+from qpack_packager import build as building
 from qpack_packager.cli import main
 from qpack_packager.evaluate import build_gate
+from qpack_packager.weights.make import Maker
 from qpack_schemas.bundle import open_bundle
 
 MODEL = ASSETS / "tiny-qwen3"
@@ -54,7 +59,20 @@ def test_a_bundle_that_misses_its_gate_leaves_nothing(flag: str, limit: str, tmp
     assert result.exit_code == 3
     assert "missed its gate" in result.stderr
     assert f"the gate allows {limit}" in result.stderr
+    assert "--keep-failed" in result.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_machines_are_told_what_missed_and_by_how_much(tmp_path: Path, text: Path):
+    result = build(
+        tmp_path / "bundle", "--eval", text, "--max-kl", "1e-7", "--max-ppl-ratio", "0.9", "--format", "json"
+    )
+    facts = json.loads(result.stdout)["error"]
+    assert facts["exit_code"] == result.exit_code == 3
+    told = [finding["message"] for finding in facts["findings"]]
+    assert [line.strip() for line in result.stderr.splitlines() if "the gate allows" in line] == told
+    assert ["mean KL" in line for line in told].count(True) == 1
+    assert all(re.search(r" is [\d.]+(e-\d+)? \+- [\d.]+, the gate allows [\d.e-]+$", line) for line in told)
 
 
 def test_it_is_kept_on_request_and_says_that_it_missed(tmp_path: Path, text: Path):
@@ -97,6 +115,58 @@ def test_a_recipe_sets_the_gate(tmp_path: Path, text: Path):
     recipe.write_text(f"eval: {json.dumps(str(text))}\nmax_kl: 0.0001\n", encoding="utf-8")
     assert build(tmp_path / "out" / "bundle", "--recipe", recipe).exit_code == 3
     assert build(tmp_path / "out" / "bundle", "--recipe", recipe, "--max-kl", "0.1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [(b"", "gives 0 tokens"), (b"a", "gives 1 tokens"), ("été".encode("latin-1") * 9, "encoding is not certain")],
+)
+def test_a_text_that_can_not_be_measured_on_is_refused_before_any_weight_is_made(
+    data: bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "eval.txt").write_bytes(data)
+    monkeypatch.setattr(building, "add_weights", lambda *given: pytest.fail("weights are made"))
+    result = build(tmp_path / "out" / "bundle", "--eval", tmp_path / "eval.txt")
+    assert result.exit_code == 1, result.output
+    assert says in result.stderr
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_room_for_the_comparison_is_asked_for_before_any_weight_is_made(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of the folder for temporary files, which may be on another disk than the bundle."""
+    usage, elsewhere = shutil.disk_usage(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage._replace(free=1000 if path == str(elsewhere) else usage.free)
+    )
+    monkeypatch.setattr(building, "add_weights", lambda *given: pytest.fail("weights are made"))
+    result = build(tmp_path / "out" / "bundle", "--eval", text)
+    assert result.exit_code == 6, result.output
+    assert f"{elsewhere}: comparing with the checkpoint needs" in result.stderr
+    assert "TMPDIR" in result.stderr
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, OSError])
+def test_weights_outlive_an_evaluation_that_ends_early(
+    ended: type[BaseException], tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def ends(*given: object, **options: object) -> None:
+        raise ended
+
+    flags = ("--eval", text, "--max-kl", "0.1", "--resume")
+    with monkeypatch.context() as patch:
+        patch.setattr(build_gate, "measure_bundle", ends)
+        assert build(tmp_path / "out" / "bundle", *flags).exit_code != 0
+    monkeypatch.setattr(Maker, "make", lambda maker, module: pytest.fail(f"{module.name} is made again"))
+    result = build(tmp_path / "out" / "bundle", *flags)
+    assert result.exit_code == 0, result.output
+    assert os.listdir(tmp_path / "out") == ["bundle"]
+    monkeypatch.undo()
+    assert build(tmp_path / "whole", *flags).exit_code == 0
+    assert open_bundle(tmp_path / "whole").bundle_id == open_bundle(tmp_path / "out" / "bundle").bundle_id
 
 
 @pytest.mark.parametrize("absent", ["torch", "transformers"])

@@ -1,5 +1,6 @@
 """`qpack` as its user sees it: exit codes, messages, and what is on stdout."""
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from bundles import ASSETS, own_files
 from checkpoints import TINY_QWEN3, TINY_QWEN3_5, read_config, write_checkpoint
+from qpack_packager.bundle_writer import BundleWriter
 from qpack_packager.cli import main
 from qpack_schemas.manifest import seal
 
@@ -222,6 +224,18 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     assert named[1] in PACKAGER_EXTRA.split()
     as_json = child(LACKING + CLI, PACKAGER_EXTRA, *arguments, "--format", "json")
     assert json.loads(as_json.stdout)["error"]["remedy"] == "pip install 'qpack-llm[packager]'"
+
+
+def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(writer, path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / path))
+
+    monkeypatch.setattr(BundleWriter, "_write", full)
+    result = qpack("build", TINY_QWEN3, "-o", tmp_path / "bundle", "--format", "json")
+    facts = json.loads(result.stdout)["error"]
+    assert (result.exit_code, facts["message"]) == (1, "No space left on device")
+    assert facts["where"].startswith(str(tmp_path))
+    assert "another disk" in facts["remedy"]
 
 
 @pytest.mark.parametrize("command", ["validate", "inspect", "diff"])

@@ -10,6 +10,7 @@ import pytest
 from bundles import ASSETS, SMALL
 from qpack_packager.build import build
 from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.declared_encodings import DeclaredEncodings
 from qpack_packager.progress import Progress
 from qpack_packager.provenance import PROVENANCE, provenance
 from qpack_packager.recipe import find_recipe
@@ -27,10 +28,11 @@ def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def told(**given) -> dict:
+def told(text: ModelText | None = None, **given) -> dict:
+    text = text or ModelText(TINY)
     with SourceFiles(TINY, ["config.json"]) as hashing:
         sources = hashing.all(Progress("plain"))
-    statement = provenance("0" * 64, SMALL, sources, **given)
+    statement = provenance("0" * 64, SMALL, sources, text, **given)
     return json.loads(json.dumps(statement))["predicate"]
 
 
@@ -51,6 +53,14 @@ def test_its_subject_is_the_bundle_and_it_is_no_part_of_it(tmp_path: Path):
     digests = {one["name"]: one["digest"].get("sha256") for one in inputs}
     assert digests["recipe: qwen3-small.yaml"] == sha256_of(recipe)
     assert digests["checkpoint: model.safetensors"] == sha256_of(TINY / "model.safetensors")
+
+
+def test_declared_encodings_are_told_as_the_flags_that_they_were():
+    asked = told()["buildDefinition"]["externalParameters"]["options"]
+    assert not {"encodings", "legacy_encodings"} & asked.keys()
+    text = ModelText(TINY, DeclaredEncodings.parse(["*.txt=cp1252", "a.txt=big5"]), ["gb18030"])
+    declared = told(text)["buildDefinition"]["externalParameters"]["options"]
+    assert declared == {**asked, "encodings": ["*.txt=cp1252", "a.txt=big5"], "legacy_encodings": ["gb18030"]}
 
 
 def test_a_github_job_is_named_with_its_workflow_and_its_run(monkeypatch: pytest.MonkeyPatch):

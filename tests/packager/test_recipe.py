@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from bundles import ASSETS
 from qpack_packager.cli import main
-from qpack_packager.recipe import SHIPPED
+from qpack_packager.recipe import SHIPPED, read_recipe
 
 TINY = str(ASSETS / "tiny-qwen3")
 
@@ -39,6 +39,25 @@ def test_flags_win(tmp_path: Path):
     assert {bucket["rows"] for bucket in facts["buckets"] if bucket["program"] == "decode"} == {1, 2}
 
 
+def test_the_flag_rtn_wins_over_a_recipes_calibration(tmp_path: Path):
+    recipe = "method: gptq\ncalibration: text.txt\nmax_fallbacks: 2\n"
+    by_flag = plan(tmp_path, recipe, "--method", "rtn")
+    assert by_flag.exit_code == 0, by_flag.stderr
+    assert by_flag.stdout == plan(tmp_path, "").stdout
+    assert json.loads(plan(tmp_path, recipe).stdout)["quant"]["method"] == "gptq"
+    asked_for = plan(tmp_path, recipe, "--method", "rtn", "--calibration", "mine.txt")
+    assert asked_for.exit_code == 2
+    assert "go together" in asked_for.stderr
+    assert plan(tmp_path, "method: rtn\ncalibration: text.txt\n").exit_code == 2  # the recipe contradicts itself
+
+
+@pytest.mark.parametrize(("written", "number"), [("1e-9", 1e-9), ("5E3", 5000.0), (".5e-2", 0.005), ("1.0e-9", 1e-9)])
+def test_a_number_with_an_exponent_is_one(written: str, number: float, tmp_path: Path):
+    """To YAML 1.1 some of these are strings."""
+    (tmp_path / "recipe.yaml").write_text(f"max_kl: {written}\n", encoding="utf-8")
+    assert read_recipe(tmp_path / "recipe.yaml")["max_kl"] == number
+
+
 def test_a_recipe_declares_encodings(tmp_path: Path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("encodings:\n  'NOTICE*': cp1252\nlegacy_encodings: [gb18030]\n", encoding="utf-8")
@@ -64,14 +83,16 @@ def test_a_recipe_declares_encodings(tmp_path: Path):
         ("embedding: int4", "embedding"),
         ("slots: 1\nslots: 2\n", "slots"),
         ("batch: [1", "line"),
+        ("max_kl: 1e", "max_kl"),
         (b"\xff\xfe\x00\x00\x01", "recipe"),
     ],
 )
 def test_what_is_wrong_in_a_recipe_is_named(recipe: str | bytes, says: str, tmp_path: Path):
     result = plan(tmp_path, recipe)
     assert result.exit_code == 1, result.output
-    assert says in result.output
+    assert says in result.stderr
     assert "Traceback" not in result.output
+    assert json.loads(result.stdout)["error"]["exit_code"] == 1
 
 
 @pytest.mark.parametrize("recipe", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
@@ -85,7 +106,13 @@ def test_a_recipe_of_qpack_goes_by_its_name_and_fits_its_family(recipe: Path):
     assert "benchmarks/forms.py" in recipe.read_text(encoding="utf-8"), "no measurement chose it"
 
 
-def test_a_name_that_is_no_recipe_is_answered_with_those_there_are():
-    result = CliRunner().invoke(main, ["plan", TINY, "--recipe", "qwen3-smal"])
-    assert result.exit_code == 2
-    assert "fewest-bytes, qwen3-small, qwen3.5-small" in result.stderr
+@pytest.mark.parametrize("as_json", [(), ("--format", "json"), ("--format=json",)])
+def test_a_name_that_is_no_recipe_is_answered_with_those_there_are(as_json: tuple[str, ...]):
+    """Before --recipe and behind it."""
+    for flags in (("--recipe", "qwen3-smal", *as_json), (*as_json, "--recipe", "qwen3-smal")):
+        result = CliRunner().invoke(main, ["plan", TINY, *flags])
+        assert result.exit_code == 2
+        assert "fewest-bytes, qwen3-small, qwen3.5-small" in result.stderr
+        assert bool(result.stdout) is bool(as_json)
+        if as_json:
+            assert "qwen3-small" in json.loads(result.stdout)["error"]["remedy"]

@@ -128,14 +128,14 @@ class Calibrated:
             kept.copy_(weights[first:last].view(kept.shape))
 
     def _fall_back(self, module: Module, tokens: int, reason: str) -> None:
-        if self.fallbacks == self.max_fallbacks:
+        self.fallbacks += 1
+        if self.fallbacks > self.max_fallbacks:
             raise QualityError(
-                f"of {tokens} tokens, {reason}; {self.fallbacks} modules have been rounded to "
+                f"of {tokens} tokens, {reason}; {self.fallbacks - 1} modules have been rounded to "
                 f"nearest instead, {self.max_fallbacks} may be",
                 where=module.name,
-                remedy=f"give more calibration text, or let it be: --max-fallbacks {self.fallbacks + 1}",
+                remedy=f"give more calibration text, or let it be: --max-fallbacks {self.fallbacks}",
             )
-        self.fallbacks += 1
 
     def _live_layer(self) -> torch.nn.Module:
         if self._live is None:
@@ -165,6 +165,11 @@ class Calibrated:
             assert isinstance(state, dict)
             if self._hidden(state["layer"]).exists():
                 self._layer, self.fallbacks = state["layer"], state["fallbacks"]
+        if self.fallbacks > self.max_fallbacks:
+            raise QualityError(
+                f"the interrupted build has rounded {self.fallbacks} modules to nearest, {self.max_fallbacks} may be",
+                remedy=f"let it be: --max-fallbacks {self.fallbacks}; or begin anew, without --resume",
+            )
 
 
 def _notes(checkpoint: Checkpoint, windows: np.ndarray) -> list[str]:

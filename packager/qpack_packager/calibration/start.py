@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from qpack_packager.calibration.calibrated import Calibrated
-from qpack_packager.checkpoint.checkpoint import Checkpoint
-from qpack_packager.evaluate.windows import LENGTH, cut
-from qpack_packager.journal import WORK
+from qpack_packager.evaluate.windows import LENGTH, Corpus, cut
+from qpack_packager.journal import ACTIVATIONS, work_of
+from qpack_packager.prepare import Prepared
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
 from qpack_schemas.bundle_rules import TOKENIZER_PATH
@@ -37,15 +37,16 @@ def environment() -> dict[str, str]:
     }
 
 
-def start_calibration(checkpoint: Checkpoint, options: Options, bundle: Path, progress: Progress) -> Calibration:
+def start_calibration(prepared: Prepared, options: Options, bundle: Path, progress: Progress) -> Calibration:
     """`bundle` is the directory of the unfinished bundle: its tokenizer cuts the text, its work folder holds the
     activations. Raises InputError for a text that can't be used."""
     assert options.calibration is not None  # what plan_serving asks of --method gptq
+    checkpoint, text = prepared.checkpoint, Corpus.of_build(options.calibration, prepared.text)
     longest = min(LENGTH, checkpoint.config.max_context)
-    windows = cut(options.calibration, bundle / TOKENIZER_PATH, longest, WINDOWS)
+    windows = cut(text, bundle / TOKENIZER_PATH, longest, WINDOWS)
     threads = len(os.sched_getaffinity(0))
     calibrated = Calibrated(
-        checkpoint, windows.ids, bundle / WORK / "activations", max_fallbacks=options.max_fallbacks, threads=threads
+        checkpoint, windows.ids, work_of(bundle) / ACTIVATIONS, max_fallbacks=options.max_fallbacks, threads=threads
     )
     for note in calibrated.notes:
         progress.note(note)

@@ -43,7 +43,7 @@ class ModelText:
                 raise InputError(f"has {path.stat().st_size} bytes, a text file at most {MAX_BYTES}", where=str(path))
             fixed = fix(name, path.read_bytes(), declared=self.declared.of(path), legacy=self.legacy)
             if fixed.data is None:
-                raise _refusal(path, fixed)
+                raise refusal(path, fixed)
             lasting = [problem for problem in fixed.problems if not problem.fixable]
             warnings = tuple(_words(path, problem) for problem in lasting)
             self._clean[name] = CleanText(fixed.data, fixed.facts, sha256_of(path), warnings)
@@ -65,7 +65,8 @@ class ModelText:
         return JsonObject(parse_strict(self.text(name), path), path)
 
 
-def _refusal(path: Path, fixed: Fixed) -> InputError:
+def refusal(path: Path, fixed: Fixed) -> InputError:
+    """Why a file can't be made clean: the first problem, and how many more there are."""
     errors = [problem for problem in fixed.problems if problem.severity == "error" and not problem.fixable]
     more = f"\n  and {len(errors) - 1} more; `qpack check {path}` shows all" if len(errors) > 1 else ""
     return InputError(_words(None, errors[0]) + more, where=str(path))

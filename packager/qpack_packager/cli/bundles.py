@@ -8,8 +8,8 @@ from typing import Literal
 import click
 
 from qpack_packager.cli.completion import folders
-from qpack_packager.cli.flags import BUNDLE, FORMAT, show
-from qpack_schemas.errors import QualityError, UsageError
+from qpack_packager.cli.flags import BUNDLE, FORMAT, corpus, encoding_options, model_text, show
+from qpack_schemas.errors import QualityError
 from qpack_schemas.report import errors_reported
 from qpack_schemas.terminal import painted
 
@@ -49,6 +49,10 @@ def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
     Model, memory, buckets, tensors, quantization errors and files; as html one page with drawings, which needs nothing
     but a browser. Bytes are not hashed: `validate` does that."""
     with errors_reported(extra="packager", as_json=output_format == "json"):
+        if output:
+            from qpack_schemas.outputs import refuse_in_bundle
+
+            refuse_in_bundle(output)
         if output_format == "html":
             from qpack_packager.pages.inspect_page import report as page
 
@@ -57,7 +61,7 @@ def inspect(bundle: Path, output_format: str, output: Path | None) -> None:
             from qpack_packager.commands.inspect import report
 
             shown = report(bundle, output_format) + "\n"
-        _give_out(shown, output_format, output, bundle)
+        _give_out(shown, output_format, output)
 
 
 @click.command()
@@ -107,6 +111,7 @@ def kernels(bundle: Path, output_format: str) -> None:
 @click.option("--windows", type=click.IntRange(1), help="Of 512 tokens, from the text's beginning.  [default: all]")
 @click.option("--max-ppl-ratio", type=float, help="The gate: perplexity over the reference's.")
 @click.option("--max-kl", type=float, help="The gate: mean KL divergence from the reference, in nats per token.")
+@encoding_options
 @REPORT_FORMAT
 @REPORT_OUTPUT
 @click.pass_context
@@ -123,29 +128,31 @@ def evaluate(
     max_kl: float | None,
     output_format: str,
     output: Path | None,
+    **flags,
 ) -> None:
     """Measures how far BUNDLE is from its checkpoint.
 
     Perplexity on a text, and with --reference the KL divergence and how often both would say the same. Exit code 3 if
     the gate is missed."""
     with errors_reported(extra="packager,runtime,quality", as_json=output_format == "json"):
-        from qpack_packager.checkpoint.model_text import ModelText
-        from qpack_packager.commands.eval import report
+        from qpack_packager.commands.eval import check_place, report
         from qpack_packager.evaluate.evaluate import measure_bundle
         from qpack_packager.evaluate.gate import Gate
         from qpack_packager.evaluate.runner import Device
 
+        if output:
+            check_place(output)
         quality = measure_bundle(
             bundle,
-            text,
-            ModelText(reference) if reference else None,
+            corpus(text, flags),
+            model_text(reference, flags) if reference else None,
             modes=modes,
             gate=None if max_ppl_ratio is None and max_kl is None else Gate(max_ppl_ratio, max_kl),
             device=Device(device, threads),
             limit=windows,
         )
         shown = report(bundle, quality, output_format)
-        _give_out(shown, output_format, output, bundle)
+        _give_out(shown, output_format, output)
         if quality["gate"] and not quality["gate"]["passed"]:
             for finding in quality["gate"]["findings"]:
                 click.echo(painted(f"missed: {finding}", sys.stderr), err=True)
@@ -186,28 +193,29 @@ def export(
 
 
 def _export_layout(bundle: Path, output: Path) -> None:
-    from qpack_delivery.oci.image_layout import write_image_layout
+    from qpack_delivery.oci.image_layout import bytes_to_copy, write_image_layout
     from qpack_packager.bundle_writer import refuse_existing, writing
     from qpack_schemas.bundle import open_bundle
 
     refuse_existing(output)
     opened = open_bundle(bundle)
     with writing(output) as writer:
+        needed = bytes_to_copy(opened, writer.folder)
+        writer.check_disk(needed, f"the export needs {needed:,} bytes")
         digest = write_image_layout(opened, writer.folder)
     click.echo(f"{output} is an OCI image layout, its manifest {digest}")
 
 
-def _give_out(shown: str, output_format: str, output: Path | None, bundle: Path) -> None:
-    """A report on stdout, or whole in a file that is none of the bundle's."""
+def _give_out(shown: str, output_format: str, output: Path | None) -> None:
+    """A report on stdout, or whole in a file."""
     if output is None:
         text = painted(shown, sys.stdout) if output_format == "text" else shown
         click.echo(text.encode("utf-8"), nl=False)
         return
-    if bundle.resolve() in output.resolve().parents:
-        raise UsageError(
-            f"--output {output} lies in the bundle, which holds only files that its manifest lists",
-            remedy="write it somewhere else",
-        )
     from qpack_packager.check.replace_file import replace_file
 
-    replace_file(output, shown.encode("utf-8"))
+    try:
+        replace_file(output, shown.encode("utf-8"))
+    except OSError as error:  # which names the hidden file that was to take its place, or none
+        error.filename, error.filename2 = str(output), None
+        raise

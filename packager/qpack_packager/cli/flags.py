@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from qpack_packager.cli.completion import folders, recipes, targets
 from qpack_schemas.report import errors_reported
@@ -14,7 +15,9 @@ FORMAT = click.option(
 )
 BUNDLE = click.argument("bundle", type=click.Path(path_type=Path), shell_complete=folders)
 FORMS = ["bf16", "int8", "int4"]
+GPTQ_ONLY = {"calibration": None, "max_fallbacks": 0}  # and without it
 RECIPE = "qpack.recipe"  # where a command's context keeps the path of its recipe
+AS_JSON = "qpack.json"  # and where whether it was asked for JSON, known before its flags are parsed
 LEGACY = ["gb18030", "cp950", "cp932", "euc_jp", "cp949"]
 MODEL = click.argument("model", type=click.Path(path_type=Path), shell_complete=folders)
 KERNEL_CACHE = click.option(
@@ -61,7 +64,7 @@ class FormRule(click.ParamType):
 def _apply_recipe(context: click.Context, option: click.Parameter, name: str | None) -> None:
     """What the recipe says becomes the default of the flags, so that flags win."""
     if name is not None:
-        with errors_reported(extra="packager"):
+        with errors_reported(extra="packager", as_json=context.meta.get(AS_JSON, False)):
             from qpack_packager.recipe import find_recipe, read_recipe
 
             path = find_recipe(name)
@@ -69,12 +72,19 @@ def _apply_recipe(context: click.Context, option: click.Parameter, name: str | N
             context.meta[RECIPE] = path
 
 
+def encoding_options(command):
+    """What no one can know from the bytes of text files."""
+    legacy = click.option("--legacy-encoding", multiple=True, type=click.Choice(LEGACY),
+                          help="Usual at your site; settles what the bytes leave open.")  # fmt: skip
+    return click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB.")(
+        legacy(command)
+    )
+
+
 def model_options(command):
     """The flags that decide how a checkpoint is read and what its bundle can serve; the same for `build` and `plan`."""
     for option in (
-        click.option("--legacy-encoding", multiple=True, type=click.Choice(LEGACY),
-                     help="Usual at your site; settles what the bytes leave open."),
-        click.option("--encoding", multiple=True, metavar="GLOB=NAME", help="The encoding of text files like GLOB."),
+        encoding_options,
         click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16",
                      show_default=True, help="Of activations, KV cache and convolution state."),
         click.option("--module", multiple=True, type=FormRule(),
@@ -111,6 +121,10 @@ def serving_options(flags):
     """Of the values of `model_options`, those that shape a bundle."""
     from qpack_packager.serving import Options
 
+    if flags["method"] == "rtn" and _source("method") is ParameterSource.COMMANDLINE:
+        # Against a recipe's gptq: what is of use to that alone goes with it, unless it is a flag, too.
+        unused = (name for name in GPTQ_ONLY if _source(name) is ParameterSource.DEFAULT_MAP)
+        flags = {**flags, **{name: GPTQ_ONLY[name] for name in unused}}
     names = (
         "batch", "context", "prefill", "slots", "dtype", "target", "tuning", "lm_head", "embedding", "module", "method",
         "calibration", "max_fallbacks",
@@ -118,9 +132,21 @@ def serving_options(flags):
     return Options(*(flags[name] for name in names))
 
 
+def _source(name: str) -> ParameterSource | None:
+    return click.get_current_context().get_parameter_source(name)
+
+
 def model_text(model: Path, flags):
-    """The text files of MODEL, read as the values of `model_options` say."""
+    """The text files of MODEL, read as the values of `encoding_options` say."""
     from qpack_packager.checkpoint.model_text import ModelText
     from qpack_packager.declared_encodings import DeclaredEncodings
 
     return ModelText(model, DeclaredEncodings.parse(flags["encoding"]), flags["legacy_encoding"])
+
+
+def corpus(text: Path, flags):
+    """Any text, read likewise."""
+    from qpack_packager.declared_encodings import DeclaredEncodings
+    from qpack_packager.evaluate.windows import Corpus
+
+    return Corpus(text, DeclaredEncodings.parse(flags["encoding"]), flags["legacy_encoding"])

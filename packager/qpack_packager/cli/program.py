@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from qpack_packager.cli.examples import EXAMPLES
+from qpack_packager.cli.flags import AS_JSON
 from qpack_schemas.errors import UsageError
 from qpack_schemas.report import error_json
 
@@ -17,6 +18,7 @@ class Program(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         as_json = "--format=json" in ctx.args or ("--format", "json") in zip(ctx.args, ctx.args[1:], strict=False)
+        ctx.meta[AS_JSON] = as_json
         try:
             return super().invoke(ctx)
         except click.UsageError as error:

@@ -1,11 +1,26 @@
 """`qpack eval` as text: what was measured, a column a mode, and how many tokens are how far from the reference."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from qpack_packager.commands.typeset import bar, columns, counted, percent, wrapped
 from qpack_packager.evaluate.figures import Figures
 from qpack_packager.evaluate.quality import Quality, encode, rounded
+from qpack_schemas.errors import UsageError
+from qpack_schemas.outputs import refuse_in_bundle
+
+
+def check_place(output: Path) -> None:
+    """What writing a report at `output` would end with, before minutes of work for it. Raises UsageError or OSError."""
+    refuse_in_bundle(output)
+    if not output.parent.is_dir():
+        raise UsageError("is no directory", where=str(output.parent), remedy="make it first, or name another output")
+    if output.is_symlink() or (output.exists() and not output.is_file()):
+        raise UsageError("is a link or no regular file", where=str(output), remedy="name another output")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(output.parent))
 
 
 def report(bundle: Path, quality: Quality, output_format: str) -> str:

@@ -10,8 +10,12 @@ from qpack_packager.checkpoint.model_text import ModelText
 from qpack_packager.evaluate.evaluate import measure_bundle
 from qpack_packager.evaluate.gate import Gate
 from qpack_packager.evaluate.quality import QUALITY, QUALITY_PAGE, encode, manifest_entry, rounded
+from qpack_packager.evaluate.scratch import check_scratch
+from qpack_packager.evaluate.windows import LENGTH, Corpus, cut
+from qpack_packager.prepare import Prepared
 from qpack_packager.progress import Progress
 from qpack_schemas.bundle import Bundle
+from qpack_schemas.bundle_rules import TOKENIZER_PATH
 from qpack_schemas.errors import UsageError
 
 
@@ -41,12 +45,23 @@ class Evaluation:
                 raise ModuleNotFoundError(f"No module named {module!r}", name=module)
         return cls(text, Gate(max_ppl_ratio, max_kl) if limits else None, keep_failed)
 
+    def check(self, prepared: Prepared, folder: Path) -> None:
+        """Before any weight is made: raises what `measure` would for a text that can't be used, and FitError if the
+        disk has no room for it. `folder` is the unfinished bundle, which has its tokenizer already."""
+        config, serving = prepared.checkpoint.config, prepared.serving
+        text = Corpus.of_build(self.text, prepared.text)
+        windows = cut(text, folder / TOKENIZER_PATH, min(LENGTH, serving.context))
+        count, length = windows.ids.shape
+        vocab = prepared.tokenizer.real_vocab_size
+        check_scratch((count, length), rows=serving.most_rows("decode"), vocab=vocab, hidden=config.hidden_size)
+
     def measure(
         self, writer: BundleWriter, name: str, manifest: Mapping[str, object], checkpoint: ModelText, progress: Progress
     ) -> tuple[Bundle, list[str]]:
         """Measures the sealed bundle, which will be called `name`, beside its checkpoint, writes the report, and seals
         the verdict into the manifest. Returns the bundle, and what missed the gate."""
-        quality = measure_bundle(writer.folder, self.text, checkpoint, gate=self.gate, progress=progress)
+        text = Corpus.of_build(self.text, checkpoint)
+        quality = measure_bundle(writer.folder, text, checkpoint, gate=self.gate, progress=progress)
         verdict = {"quality": manifest_entry(quality)} if self.gate else {}
         bundle = writer.seal({**manifest, **verdict})
         writer.add_detached(QUALITY, encode(quality))

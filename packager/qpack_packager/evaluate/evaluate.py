@@ -10,13 +10,15 @@ import numpy as np
 
 from qpack_packager.checkpoint.checkpoint import Checkpoint
 from qpack_packager.checkpoint.model_text import ModelText
+from qpack_packager.checkpoint.tokenizer_facts import TOKENIZER
 from qpack_packager.commands.quant_errors import read_quant_errors
 from qpack_packager.evaluate.figures import figures, perplexity
 from qpack_packager.evaluate.gate import Gate
 from qpack_packager.evaluate.measure import Reference, measure
 from qpack_packager.evaluate.quality import ModuleError, Quality, ReferenceFigures, verdict
 from qpack_packager.evaluate.runner import Device, running
-from qpack_packager.evaluate.windows import read_windows
+from qpack_packager.evaluate.scratch import check_scratch
+from qpack_packager.evaluate.windows import Corpus, Windows, read_windows
 from qpack_packager.progress import Progress
 from qpack_schemas.bundle import Bundle, open_bundle
 from qpack_schemas.bundle_rules import TOKENIZER_PATH
@@ -27,7 +29,7 @@ WORST = 10  # modules that are named
 
 def measure_bundle(
     folder: Path,
-    text: Path,
+    text: Corpus,
     reference: ModelText | Reference | None = None,
     *,
     modes: Sequence[str] = (),
@@ -46,7 +48,11 @@ def measure_bundle(
     bundle, progress = open_bundle(folder), progress or Progress()
     windows = read_windows(bundle, text, limit)
     if isinstance(reference, ModelText):
+        _check_scratch(windows, bundle)
+        note = _other_source(reference.directory, bundle)
         reference = checkpoint_reference(reference, bundle)
+        if note:
+            progress.note(note)
     # A device with one way to compute takes no mode; a mode asked for twice is measured once.
     wanted = list(dict.fromkeys(modes)) or [None]
     with ExitStack() as stack:
@@ -76,15 +82,39 @@ def measure_bundle(
     }
 
 
+def _check_scratch(windows: Windows, bundle: Bundle) -> None:
+    model, (count, length) = bundle.manifest["model"], windows.ids.shape
+    rows = max(bucket["rows"] for bucket in bundle.manifest["buckets"] if bucket["program"] == "decode")
+    check_scratch((count, length), rows=rows, vocab=model["real_vocab_size"], hidden=model["hidden_size"])
+
+
 def checkpoint_reference(text: ModelText, bundle: Bundle) -> Reference:
-    """The unquantized checkpoint in float32, layer by layer. Raises InputError if it has another tokenizer."""
-    if text.clean("tokenizer.json").data != (bundle.path / TOKENIZER_PATH).read_bytes():
+    """The unquantized checkpoint in float32, layer by layer. Raises InputError if it has another tokenizer or none, and
+    what Checkpoint.open raises."""
+    checkpoint = Checkpoint.open(text)
+    found = text.clean(TOKENIZER).data if TOKENIZER in text else None
+    if found != (bundle.path / TOKENIZER_PATH).read_bytes():
         raise InputError(
-            "has another tokenizer.json than the bundle, so its tokens are others",
+            "has no tokenizer.json"
+            if found is None
+            else "has another tokenizer.json than the bundle, so its tokens are others",
             where=str(text.directory),
             remedy="compare with the checkpoint that the bundle was built from",
         )
-    return partial(_streamed_logits, Checkpoint.open(text))
+    return partial(_streamed_logits, checkpoint)
+
+
+def _other_source(directory: Path, bundle: Bundle) -> str | None:
+    """A note if the reference's files can't be those that the bundle was built from, by their sizes. It may be all the
+    same what another tool has made that checkpoint of."""
+    for file in bundle.manifest["source"]["files"]:
+        path = directory / file["path"]
+        size = path.stat().st_size if path.is_file() else None
+        if size != file["bytes"]:
+            here = "is absent" if size is None else f"has {size:,} bytes"
+            told = f"{file['path']} {here} there, it had {file['bytes']:,}"
+            return f"{directory} is not the checkpoint that the bundle was built from: {told}"
+    return None
 
 
 def _streamed_logits(checkpoint: Checkpoint, windows: np.ndarray) -> Iterator[np.ndarray]:

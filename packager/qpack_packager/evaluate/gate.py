@@ -47,10 +47,11 @@ class Gate:
                 yield f"{what} is {value:.6g}{give_or_take}, the gate allows {limit:.6g}"
 
 
-def missed(findings: list[str], bundle: Path) -> QualityError:
-    """What a build ends with whose bundle missed the gate."""
+def missed(findings: list[str], bundle: Path, *, kept: bool) -> QualityError:
+    """What a build ends with whose bundle missed the gate, and is `kept` all the same or not."""
+    where = "its quality.html shows" if kept else "--keep-failed keeps the bundle with a report of"
     return QualityError(
         "\n".join(["the bundle missed its gate:", *(f"  {finding}" for finding in findings)]),
         where=str(bundle),
-        remedy="look at the worst modules in its report; use a better method or more bits, or allow more",
+        remedy=f"use a better method or more bits, or allow more; {where} the worst modules",
     )

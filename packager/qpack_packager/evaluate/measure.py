@@ -56,7 +56,11 @@ def measure(
     wanted = np.full((count, rows), np.nan)
     with tempfile.TemporaryFile() as file:
         if answers is not None:
-            os.posix_fallocate(file.fileno(), 0, 4 * batch * rows * vocab)  # a full disk says so now, and not by SIGBUS
+            try:
+                os.posix_fallocate(file.fileno(), 0, 4 * batch * rows * vocab)  # not later, by SIGBUS
+            except OSError as error:
+                error.filename = tempfile.gettempdir()
+                raise
         for first in range(0, count, batch):
             together = windows[first : first + batch]
             held = None

@@ -3,16 +3,17 @@
 import hashlib
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qpack_packager.bundle_writer import BundleWriter
-from qpack_packager.journal import Journal
+from qpack_packager.evaluate.windows import Corpus
+from qpack_packager.journal import ACTIVATIONS, Journal, work_of
 from qpack_packager.lowering.lower import Lowered
 from qpack_packager.lowering.modules import Module
 from qpack_packager.prepare import Prepared
@@ -20,8 +21,6 @@ from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
 from qpack_packager.weights.make import Made, Maker
 from qpack_packager.weights.shards import WeightShards, plan_weights
-from qpack_schemas.bundle_files import sha256_of
-from qpack_schemas.errors import FitError
 from qpack_schemas.manifest import CONTRACT_VERSION, SourceFile
 from qpack_schemas.strict_json import dump_compact
 
@@ -40,12 +39,15 @@ class Weights:
     calibration: "Calibration | None"
 
 
-def fingerprint(lowered: Lowered, options: Options) -> Callable[[list[SourceFile]], str]:
-    """What makes, of the source files, the sha256 of everything that the weight files depend on."""
+def fingerprint(prepared: Prepared, options: Options) -> Callable[[list[SourceFile]], str]:
+    """What makes, of the source files, the sha256 of everything that the weight files depend on. Raises InputError for
+    a calibration text that can't be read."""
+    lowered, text = prepared.lowered, prepared.text
+    calibration = Corpus.of_build(options.calibration, text).read()[1] if options.calibration else None
     facts = {
         "version": CONTRACT_VERSION,
         "method": options.method,
-        "calibration": sha256_of(options.calibration) if options.calibration else None,
+        "calibration": [calibration, text.declared.pairs, text.legacy] if calibration else None,
         "environment": _environment() if options.method == "gptq" else None,
         "modules": [
             [m.name, m.form, m.imported, m.theta, [[rows.tensor, rows.part] for rows in m.sources]]
@@ -58,18 +60,17 @@ def fingerprint(lowered: Lowered, options: Options) -> Callable[[list[SourceFile
 
 def check_disk(lowered: Lowered, writer: BundleWriter, scratch: int = 0) -> None:
     """Raises FitError if the weights, which are nearly all of a bundle, and `scratch` bytes of activations don't fit on
-    the disk. What an interrupted build left of the weights is there already."""
+    the disk. What an interrupted build left of both is there already."""
     plans = plan_weights(lowered.layout).values()
     planned = sum(max(span.begin + span.bytes for span in plan.spans.values()) for plan in plans)
-    there = sum(path.stat().st_size for path in (writer.folder / "weights").glob("*"))
-    free = shutil.disk_usage(writer.folder).free
-    if planned - there + scratch > free:
-        besides = f", the activations of the calibration {scratch:,}" if scratch else ""
-        raise FitError(
-            f"the weights need {planned - there:,} bytes{besides}, the disk has {free:,} left",
-            where=str(writer.folder.parent),
-            remedy="free some space, or name an output on another disk",
-        )
+    weights = max(0, planned - _bytes_in(writer.folder / "weights"))
+    activations = max(0, scratch - _bytes_in(work_of(writer.folder) / ACTIVATIONS))
+    besides = f", the activations of the calibration {activations:,}" if activations else ""
+    writer.check_disk(weights + activations, f"the weights need {weights:,} bytes{besides}")
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*"))
 
 
 def add_weights(
@@ -117,7 +118,7 @@ def _calibration(prepared: Prepared, options: Options, writer: BundleWriter, pro
     """Imported here: it needs torch, which rounding to nearest does without."""
     from qpack_packager.calibration.start import start_calibration
 
-    return start_calibration(prepared.checkpoint, options, writer.folder, progress)
+    return start_calibration(prepared, options, writer.folder, progress)
 
 
 def _add(

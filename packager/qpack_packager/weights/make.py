@@ -124,8 +124,8 @@ class Maker:
             if self.calibrated is None:
                 done = list(rounded)
             else:
-                method = "gptq"
                 quantized, extras = self._calibrated(module, self.calibrated)
+                method = "rtn" if extras.get("fallback") else "gptq"
                 done = [place(quantized, 0)]
             made.log = _log(module, method, 4, done) | extras
             yield words

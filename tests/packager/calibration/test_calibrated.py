@@ -206,6 +206,15 @@ def test_fallbacks_of_an_interrupted_build_count(tmp_path: Path):
         calibrate(resumed, marlin[8:])
 
 
+def test_more_of_them_than_the_next_build_allows_are_an_error(tmp_path: Path):
+    checkpoint, modules = opened(overflowing(tmp_path / "model"))
+    marlin = [module for module in modules if module.form == "marlin"]
+    calibrate(Calibrated(checkpoint, WINDOWS, tmp_path / "work", max_fallbacks=5, threads=1), marlin[:9])
+    with pytest.raises(QualityError, match="has rounded 4 modules to nearest, 3 may be") as caught:
+        Calibrated(checkpoint, WINDOWS, tmp_path / "work", max_fallbacks=3, threads=1)
+    assert "--max-fallbacks 4" in caught.value.remedy
+
+
 def test_a_text_without_a_window_is_an_error(tmp_path: Path):
     checkpoint, _ = opened(TINY_QWEN3)
     with pytest.raises(InputError, match="fills no window"):

@@ -1,5 +1,6 @@
 """`qpack eval` as its user sees it: exit codes, messages, and reports."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bundles import ASSETS
+from checkpoints import read_config, read_tensors, write_checkpoint
 from qpack_packager.cli import main
 from qpack_schemas.schema_check import check_schema
 
@@ -76,7 +78,9 @@ def test_a_missed_gate_is_exit_code_3_with_the_report_and_both_values(bundle: Pa
         (("--windows", "0"), 2, "--windows"),
         (("--device", "reference", "--mode", "exact"), 2, "one mode"),
         (("--text", "absent.txt"), 1, "absent.txt"),
-        (("--reference", "absent"), 1, "absent"),
+        (("--reference", "absent"), 1, "absent: is no directory"),
+        (("--reference", "."), 1, "config.json: is absent"),
+        (("--encoding", "*.txt"), 2, "GLOB=NAME"),
     ],
 )
 def test_what_can_not_be_measured_is_refused(bundle: Path, flags: tuple[str, ...], code: int, words: str):
@@ -90,8 +94,71 @@ def test_a_damaged_bundle_is_never_measured(tmp_path: Path):
     assert run(tmp_path).exit_code == 5
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured in this test."""
+
+    def measure(*_: object, **__: object) -> None:
+        raise AssertionError("the bundle was measured first")
+
+    monkeypatch.setattr("qpack_packager.evaluate.evaluate.measure_bundle", measure)
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize(
+    ("place", "says"), [("nodir/x.json", "nodir: is no directory"), (".", "no regular file"), ("link", "is a link")]
+)
+def test_a_report_that_can_not_be_written_is_told_before_the_work(bundle: Path, place: str, says: str, tmp_path: Path):
+    (tmp_path / "link").symlink_to("elsewhere")
+    result = run(bundle, "-o", tmp_path / place)
+    assert result.exit_code == 2, result.exception
+    assert says in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.usefixtures("unmeasured")
 def test_a_report_is_not_written_into_the_bundle(bundle: Path):
     result = run(bundle, "-o", bundle / "notes.txt")
     assert result.exit_code == 2
     assert "lies in the bundle" in result.stderr
     assert not (bundle / "notes.txt").exists()
+
+
+def test_text_and_reference_are_read_as_declared(bundle: Path, tmp_path: Path):
+    """Each by its own flag: the last --text counts."""
+    tiny = ASSETS / "tiny-qwen3"
+    model = write_checkpoint(tmp_path / "model", read_config(tiny), read_tensors(tiny))
+    config = (model / "config.json").read_text(encoding="utf-8").replace("{", '{"_by": "Müßig",', 1)
+    (model / "config.json").write_bytes(config.encode("cp1252"))
+    text = tmp_path / "held-out.txt"
+    text.write_bytes(("Größe, naïve. " + TEXT.read_text(encoding="utf-8")[:500]).encode("cp1252"))
+    flags = ("--text", text, "--reference", model, "--format", "json")
+    assert "--encoding GLOB=NAME" in run(bundle, *flags).stderr
+    assert "config.json" in run(bundle, *flags, "--encoding", "held-out.*=cp1252").stderr
+    result = run(bundle, *flags, "--encoding", "held-out.*=cp1252", "--encoding", "config.json=cp1252")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["reference_perplexity"] > 1
+
+
+@pytest.mark.parametrize(("model", "noted"), [("tiny-qwen3", False), ("tiny-qwen3_5", True)])
+def test_a_reference_of_other_sizes_is_noted(bundle: Path, model: str, noted: bool):
+    """It has the same tokenizer."""
+    result = run(bundle, "--reference", ASSETS / model, "--windows", "1")
+    assert result.exit_code == 0, result.stderr
+    assert ("is not the checkpoint that the bundle was built from" in result.stderr) is noted
+
+
+def test_a_build_measures_on_a_text_as_it_is_declared(tmp_path: Path):
+    """Its name is no hint: by that it were a program."""
+    text = tmp_path / "held out.py"
+    text.write_bytes(("Größe, naïve. " + TEXT.read_text(encoding="utf-8")[:500]).encode("cp1252"))
+    shape = ("--batch", "1", "--context", "64", "--prefill", "16")
+    arguments = ["build", ASSETS / "tiny-qwen3", "-o", tmp_path / "bundle", *shape, "--eval", text]
+    undeclared = CliRunner().invoke(main, list(map(str, arguments)))
+    assert undeclared.exit_code == 1
+    assert "--encoding GLOB=NAME" in undeclared.stderr
+    assert "weights" not in undeclared.stderr
+    result = CliRunner().invoke(main, list(map(str, [*arguments, "--encoding", "*.py=cp1252"])))
+    assert result.exit_code == 0, result.stderr
+    quality = json.loads((tmp_path / "bundle" / "quality.json").read_text(encoding="ascii"))
+    assert quality["text_sha256"] == hashlib.sha256(text.read_bytes()).hexdigest()

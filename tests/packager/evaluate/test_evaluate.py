@@ -18,6 +18,7 @@ from qpack_packager.evaluate.evaluate import checkpoint_reference, measure_bundl
 from qpack_packager.evaluate.gate import Gate
 from qpack_packager.evaluate.quality import Quality
 from qpack_packager.evaluate.runner import Device
+from qpack_packager.evaluate.windows import Corpus
 from qpack_packager.serving import Options
 from qpack_runtime.logits import forced_logits
 from qpack_schemas.bundle import open_bundle
@@ -39,7 +40,7 @@ def reference() -> Callable[[str], Reference]:
 def measured(bundle: Path, name: str, against: Any, **options: Any) -> Quality:
     one_thread = Device("cpu", threads=1)
     return measure_bundle(
-        bundle, ASSETS / name / "eval.txt", against, **{"device": one_thread, "limit": LIMIT} | options
+        bundle, Corpus(ASSETS / name / "eval.txt"), against, **{"device": one_thread, "limit": LIMIT} | options
     )
 
 

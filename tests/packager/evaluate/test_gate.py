@@ -44,6 +44,6 @@ def test_a_gate_that_lets_everything_or_nothing_through_is_a_usage_error(limits:
 
 
 def test_a_build_ends_with_all_findings_and_exit_code_3(tmp_path):
-    error = missed(["fast: one", "exact: two"], tmp_path)
+    error = missed(["fast: one", "exact: two"], tmp_path, kept=False)
     assert error.exit_code == 3
     assert all(words in str(error) for words in (str(tmp_path), "fast: one", "exact: two", "remedy"))

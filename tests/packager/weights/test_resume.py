@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,8 +16,9 @@ import pytest
 
 from bundles import ASSETS, SMALL
 from qpack_packager import build as building
+from qpack_packager.calibration.calibrated import Calibrated
 from qpack_packager.checkpoint.model_text import ModelText
-from qpack_packager.journal import WORK, Journal
+from qpack_packager.journal import ACTIVATIONS, Journal, work_of
 from qpack_packager.progress import Progress
 from qpack_packager.serving import Options
 from qpack_packager.weights.make import Maker
@@ -142,7 +144,7 @@ def half_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     with monkeypatch.context() as patch:
         assert killed(output, events(folder) * 2 // 3, patch)
     (left,) = output.parent.glob(".bundle.*.partial")
-    assert (left / WORK / "journal.jsonl").is_file()
+    assert (work_of(left) / "journal.jsonl").is_file()
     return output, left
 
 
@@ -164,7 +166,7 @@ def test_a_journal_that_ends_within_a_line_is_read_up_to_there(
 ):
     whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
     output, left = half_done(tmp_path / "a", monkeypatch)
-    journal = left / WORK / "journal.jsonl"
+    journal = work_of(left) / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-cut])
     assert resumed(output) == whole
 
@@ -213,7 +215,20 @@ def test_an_interrupted_build_keeps_what_it_has_only_with_the_flag(tmp_path: Pat
             patch.setattr(Maker, "make", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 build(ModelText(MODEL), output, SMALL, Progress("plain"), resume=resume)
-        assert len(os.listdir(output.parent)) == resume
+        assert len(os.listdir(output.parent)) == (2 if resume else 0)  # the unfinished bundle, and its work
+
+
+def test_what_an_interrupted_build_made_beside_weights_is_in_no_other_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The journal is of the weights, and builds that differ in all else take them over."""
+    whole = build(ModelText(MODEL), tmp_path / "whole", SMALL, Progress("plain"))
+    output, left = half_done(tmp_path / "a", monkeypatch)
+    for name in ("quality.json", "kernels/other.cubin"):
+        (left / name).parent.mkdir(exist_ok=True)
+        (left / name).write_bytes(b"{}")
+    assert resumed(output) == whole
+    assert contents(output) == contents(tmp_path / "whole")
 
 
 def test_a_build_that_goes_on_shows_what_it_waits_for(
@@ -307,6 +322,40 @@ def test_a_disk_that_the_activations_of_a_calibration_would_fill_is_told_before_
     with pytest.raises(FitError, match=r"the activations of the calibration [\d,]+, the disk has 700,000 left"):
         build(ModelText(MODEL), tmp_path / "a" / "bundle", options, Progress("plain"))
     assert os.listdir(tmp_path / "a") == []
+
+
+def test_activations_that_an_interrupted_calibration_left_need_no_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "text").write_text((MODEL / "eval.txt").read_text(encoding="utf-8")[:1500], encoding="utf-8")
+    options = replace(SMALL, method="gptq", calibration=tmp_path / "text")
+    output, calibrate = tmp_path / "a" / "bundle", Calibrated.quantize
+
+    def interrupted(calibrated, module, weight):
+        if module.name == "layers.2.mlp.down":
+            raise KeyboardInterrupt
+        return calibrate(calibrated, module, weight)
+
+    def told(free: int) -> int:
+        """How many bytes of activations a disk with so many bytes free is told to lack."""
+        usage = shutil.disk_usage(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+            with pytest.raises(FitError) as caught:
+                resumed(output, options=options)
+        found = re.search(r"the activations of the calibration ([\d,]+)", caught.value.message)
+        assert found, caught.value.message
+        return int(found[1].replace(",", ""))
+
+    before = told(700_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Calibrated, "quantize", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            resumed(output, options=options)
+    (left,) = output.parent.glob(".bundle.*.partial")
+    there = sum(path.stat().st_size for path in (work_of(left) / ACTIVATIONS).iterdir())
+    assert there > 0
+    assert told(300_000) == before - there
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
