@@ -1,6 +1,7 @@
 """The parts of benchmarks/serve_load.py: when requests are sent, how answers are read, what is made of their times."""
 
 import math
+import socket
 import statistics
 import threading
 from collections.abc import Sequence
@@ -116,8 +117,11 @@ def test_what_is_no_whole_answer_is_counted_by_its_kind(status: int, events: lis
 
 def test_a_server_that_is_gone_gives_no_answer():
     with Scripted(lambda number, body: (200, [])) as server:
-        pass  # nobody listens at its port any more
-    sent = send(load(server, 2, clients=2))
+        pass
+    with socket.socket() as held:  # nobody listens at its port any more, and nobody else gets it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(server.server_address)
+        sent = send(load(server, 2, clients=2))
     assert [one.failure for one in sent.answers] == ["no answer"] * 2
     row = figures("gone", [sent], 2)
     assert row["ttft_ms"] == {"p50": None, "p99": None}

@@ -4,6 +4,7 @@ the images themselves."""
 import http.server
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -227,8 +228,9 @@ def test_healthy_is_what_answers_200(server: http.server.HTTPServer):
     assert healthcheck(f"{address}/startupz") == 1
 
 
-def test_who_does_not_listen_is_not_healthy(server: http.server.HTTPServer):
-    port = server.server_port
-    server.server_close()
-    assert healthcheck(f"http://127.0.0.1:{port}/readyz") == 1
-    assert healthcheck(f"https://127.0.0.1:{port}/readyz") == 1
+def test_who_does_not_listen_is_not_healthy():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        assert healthcheck(f"http://127.0.0.1:{port}/readyz") == 1
+        assert healthcheck(f"https://127.0.0.1:{port}/readyz") == 1

@@ -13,12 +13,14 @@ class GcPauses(OneWriterHistogram):
     """Times the collections between `install` and `uninstall`.
 
     A collection may begin in any thread and amid any statement, also while that thread holds the lock of a metric: a
-    locked histogram would wait for itself. There is only one collection at a time, and so only one writer."""
+    locked histogram would wait for itself. There is only one collection at a time, and so only one writer. Where
+    the stack has no room left to look at the clock, as at the bottom of JSON that is nested too deeply, it isn't
+    counted."""
 
     def __init__(self) -> None:
         super().__init__("qpack_gc_pause_seconds", "Pauses for garbage collection.", EDGES, "generation")
         self._generations = [self.series(str(generation)) for generation in range(len(gc.get_threshold()))]
-        self._began = 0.0
+        self._began: float | None = None
 
     def install(self) -> None:
         gc.callbacks.append(self._on_collection)
@@ -27,7 +29,11 @@ class GcPauses(OneWriterHistogram):
         gc.callbacks.remove(self._on_collection)
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "start":
-            self._began = time.perf_counter()
-        else:
-            self._generations[info["generation"]].observe(time.perf_counter() - self._began)
+        began, self._began = self._began, None
+        try:
+            if phase == "start":
+                self._began = time.perf_counter()
+            elif began is not None:
+                self._generations[info["generation"]].observe(time.perf_counter() - began)
+        except RecursionError:
+            pass

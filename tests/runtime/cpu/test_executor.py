@@ -93,8 +93,11 @@ print(json.dumps([before, memory()]))
 
 @unwatched
 def test_10000_steps_of_mixed_requests_take_no_more_memory(path: Path):
+    """100 bytes a step would be a MB; what the heap is extended by at a time is less."""
     before, after = python(SERVE, path)
-    assert after == before
+    assert after["VmSize"] - before["VmSize"] < 1024  # kB
+    assert after["VmData"] - before["VmData"] < 1024
+    assert after["maps"] - before["maps"] < 8
 
 
 BOOT = """

@@ -1,6 +1,8 @@
 """Pauses for garbage collection: each counted under its generation, and never in the way of a scrape."""
 
 import gc
+import json
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -52,6 +54,25 @@ def test_a_pause_lasts_from_start_to_stop(pauses: GcPauses, monkeypatch: pytest.
 def test_all_generations_are_there_before_the_first_collection():
     assert [value(GcPauses(), "count", generation) for generation in range(3)] == [0, 0, 0]
     assert 0.05 in EDGES  # the limit of the alert
+
+
+def test_a_collection_where_the_stack_ends_is_not_counted_and_says_nothing(monkeypatch: pytest.MonkeyPatch):
+    """As in a body of too many brackets: each is a list, and one of them may begin a collection."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    pauses, thresholds = GcPauses(), gc.get_threshold()
+    pauses.install()
+    try:
+        for lists in range(500, sys.getrecursionlimit()):
+            gc.collect(0)
+            gc.set_threshold(lists)
+            with pytest.raises(RecursionError):
+                json.loads("[" * 100_000)
+    finally:
+        gc.set_threshold(*thresholds)
+        pauses.uninstall()
+    assert told == []
+    assert value(pauses, "count", 0)
 
 
 def test_a_collection_amid_a_scrape_waits_for_nothing(pauses: GcPauses, monkeypatch: pytest.MonkeyPatch):

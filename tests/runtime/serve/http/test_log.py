@@ -20,13 +20,16 @@ async def broken(self, request):
 Tokens.models = broken
 """
 # The third token of an answer is none.
+# Late enough for the two tokens before it to be on their way.
 NO_TOKEN = """
+import time
 import qpack_runtime.serve.engine.sequence as sequence
 from qpack_schemas.errors import QpackError
 asked = []
 def no_token(choice):
     asked.append(choice)
     if len(asked) % 3 == 0:
+        time.sleep(1)
         raise QpackError("told to nobody")
 sequence.require_token = no_token
 """

@@ -174,7 +174,9 @@ def test_a_client_that_finds_the_queue_full_tries_again_when_it_was_told_to(
         OpenAI(base_url=f"http://127.0.0.1:{server.ready().port}/v1", api_key="none", http_client=transport) as client,
     ):
         # Four slots and a queue of one are taken.
-        taken = iter(server.stream("/v1/completions", {"prompt": PROMPT, "n": 5, "max_tokens": 50, "logit_bias": BIAS}))
+        taken = iter(
+            server.stream("/v1/completions", {"prompt": PROMPT, "n": 5, "max_tokens": 100, "logit_bias": BIAS})
+        )
         next(taken)
         with pytest.raises(RateLimitError, match="the queue is full: 1 of 1 wait and 1 came") as caught:
             client.with_options(max_retries=0).completions.create(model=MODEL, prompt=PROMPT)

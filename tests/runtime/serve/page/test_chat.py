@@ -122,6 +122,7 @@ def test_everything_can_be_done_by_keyboard(page: Page, server: FakeServer):
     page.keyboard.press("Enter")
     assert exchange.left.wait(30)
     expect(page.get_by_role("button", name="Send")).to_be_focused()
+    expect(page.get_by_role("button", name="Answer again")).to_be_visible()  # drawn with the next frame
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     expect(page.get_by_role("button", name="Answer again")).to_be_focused()

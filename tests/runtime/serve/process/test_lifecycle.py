@@ -207,7 +207,7 @@ def test_a_killed_server_leaves_the_bundle_as_it_was_and_no_process(bundle: Path
 
 
 def test_an_engine_that_fails_fails_its_requests_and_ends_the_process(bundle: Path):
-    with ServerProcess(bundle, patch=FAILING_STEP.format(steps=5)) as server:
+    with ServerProcess(bundle, patch=SLOW_STEPS + FAILING_STEP.format(steps=30)) as server:
         children = server.ready().children()
         *_, last = server.stream(COMPLETIONS, LONG)
         assert json.loads(last)["error"]["type"] == "server_error"

@@ -15,9 +15,9 @@ from server_process import PATIENCE, SLOW_STEPS, ServerProcess
 COMPLETIONS = "/v1/completions"
 LONG = {"prompt": "And the LORD said", "seed": 3, "max_tokens": 100, "logit_bias": {"511": -100}}  # 511 would end it
 
-HEAD = "import qpack_runtime.serve.http.protocol as protocol; protocol.HEAD_SECONDS = 0.5"
-BODY = "import qpack_runtime.serve.http.body as body; body.SECONDS = 0.5"
-READ = "import qpack_runtime.serve.http.protocol as protocol; protocol.READ_SECONDS = 0.5"
+HEAD = "import qpack_runtime.serve.http.protocol as protocol; protocol.HEAD_SECONDS = 2"
+BODY = "import qpack_runtime.serve.http.body as body; body.SECONDS = 2"
+READ = "import qpack_runtime.serve.http.protocol as protocol; protocol.READ_SECONDS = 2"
 
 
 @pytest.fixture
