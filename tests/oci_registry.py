@@ -65,8 +65,8 @@ def running_registry(folder: Path, *, password: bool = False) -> Iterator[Regist
 
 class Road:
     """A TCP proxy to `address`. `moved` counts bytes in both directions. A connection is cut when `cut_up[0]` more have
-    gone to the registry, or `cut_down[0]` come from it: a number for each cut. After `hold_down` bytes nothing comes
-    from it any more, and `holds` is set."""
+    gone to the registry, or `cut_down[0]` come from it: a number for each cut; the client learns of the former when the
+    registry has, and so finds it ready. After `hold_down` bytes nothing comes from it any more, and `holds` is set."""
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class Road:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.open: list[socket.socket] = []
+        self._cut_off: set[socket.socket] = set()  # ends at the registry of which the client hears no more
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -122,7 +123,14 @@ class Road:
                     if way == "down" and self._hold_down is not None and self.moved[way] >= self._hold_down:
                         self.holds.set()
                         return
-                sink.sendall(through)
+                if source not in self._cut_off:
+                    sink.sendall(through)
+                if cut and way == "up":
+                    self._cut_off.add(sink)
+                    sink.shutdown(socket.SHUT_WR)
+                    sink.settimeout(60)
+                    while sink.recv(1 << 16):
+                        pass
                 if cut:
                     break
         self._cut(source, sink)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import click
@@ -100,8 +100,11 @@ def test_every_command_of_the_page_does_what_it_seems_to(page: Path, bundle: Pat
     (here / "tests").symlink_to(ROOT / "tests")
     if page.name not in SELF_CONTAINED:
         assumed(here, bundle)
-    with running_registry(tmp_path) if REGISTRY in text else nullcontext() as registry:
-        script, port = "\n".join([SHELL, "set -x", *lines, "stopped"]), _free_port()
+    with (
+        running_registry(tmp_path) if REGISTRY in text else nullcontext() as registry,
+        _free_port() as port,
+    ):
+        script = "\n".join([SHELL, "set -x", *lines, "stopped"])
         script = re.sub(r"(?<=localhost:)80\d\d|(?<=127\.0\.0\.1:)80\d\d", str(port), script)
         if registry is not None:
             script = script.replace(REGISTRY, registry.address)
@@ -163,10 +166,13 @@ def _environment(port: int) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@contextmanager
+def _free_port() -> Iterator[int]:
+    """That no other process is given within the block, though a server which asks for it gets it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def _problems(line: str) -> Iterator[str]:

@@ -23,6 +23,7 @@ def canonicalize(text: str, kind: Kind, vocabulary: Collection[str]) -> tuple[st
     """The canonical text and what was not canonical. A licence keeps its newlines; a vocabulary loses its carriage
     returns only where they cannot belong to a token; of a configuration the end is made one newline."""
     problems: list[Problem] = []
+    source = text  # where people look for what is wrong
     if "\r" in text and kind is not Kind.LICENSE:
         if kind is Kind.VOCABULARY and (reason := _keeps_carriage_returns(text, vocabulary)):
             return text, [_at(text, text.index("\r"), "QE012", False, reason)]
@@ -31,7 +32,7 @@ def canonicalize(text: str, kind: Kind, vocabulary: Collection[str]) -> tuple[st
     if kind is Kind.CONFIG and (ended := text.rstrip("\n") + "\n") != text:
         count = len(text) - len(text.rstrip("\n"))
         message = f"ends with {count} newlines, not one"
-        problems.append(_at(text, max(len(text) - 1, 0), "QE013", True, message, "warning"))
+        problems.append(_at(source, max(len(source) - 1, 0), "QE013", True, message, "warning"))
         text = ended
     return text, problems
 

@@ -79,16 +79,22 @@ def test_an_upload_whose_last_byte_is_cut_off_ends_well(registry: Registry):
     with Road(registry.address) as road:
         send(connected(road.address), data, layer)
         counted = road.moved["up"]
-    data = bytes_of(10, 1000)
-    layer = Layer("a", len(data), digest_of(data), "application/octet-stream")
-    with Road(registry.address, cut_up=[counted]) as road:
-        assert sum(send(connected(road.address), data, layer)) == len(data)
-        assert road.cuts_left == 0
-    assert registry.blob(layer.digest).read_bytes() == data
+    for seed in range(10, 40):  # how many bytes go up depends on the time in the URL, whose last zeros are left out
+        data = bytes_of(seed, 1000)
+        layer = Layer("a", len(data), digest_of(data), "application/octet-stream")
+        with Road(registry.address, cut_up=[counted]) as road:
+            assert sum(send(connected(road.address), data, layer)) == len(data)
+        assert registry.blob(layer.digest).read_bytes() == data
+        if road.cuts_left == 0:
+            return
+    pytest.fail("no upload was cut")
 
 
 def test_an_upload_that_gets_nowhere_ends(registry: Registry):
-    with Road(registry.address, cut_up=[3_000_000] * 50) as road, pytest.raises(RegistryError, match="fails"):
+    with (
+        Road(registry.address, cut_up=[3_000_000] * 50) as road,
+        pytest.raises(RegistryError, match=r"fails|answers 404"),
+    ):
         send(connected(road.address), bytes_of(9, SIZE), Layer("a", SIZE, digest_of(bytes_of(9, SIZE)), "x"))
 
 
@@ -124,7 +130,7 @@ def test_a_registry_without_ranges_sends_all_again(tmp_path: Path):
 
 def test_a_push_that_broke_does_not_move_whole_files_again(bundle: Path, registry: Registry):
     place = "tests/broken-push:1"
-    with Road(registry.address, cut_up=[400_000] + [1] * 200) as road, pytest.raises(RegistryError):
+    with Road(registry.address, cut_up=[700_000] + [1] * 200) as road, pytest.raises(RegistryError):
         push(bundle, Reference.parse(f"{road.address}/{place}"))
     size = sum(map(len, contents(bundle).values()))
     pushed = push(bundle, Reference.parse(f"{registry.address}/{place}"))

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -238,12 +239,13 @@ def test_what_is_not_there_is_said_so(place: Reference, tmp_path: Path, free_por
 
 
 @pytest.fixture
-def free_port(monkeypatch: pytest.MonkeyPatch) -> int:
+def free_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Where nobody listens; and nobody waits before asking again."""
     import socket
 
     from qpack_delivery.oci import connection
 
     monkeypatch.setattr(connection, "_RETRIES", 1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]

@@ -81,11 +81,11 @@ def test_no_other_scale_of_the_grid_costs_less(seed: int, kind: str):
         steps = np.clip(np.rint(group / np.where(scales == 0, 1, scales)), -8, 7)
         return costs @ (steps * scales - group) ** 2
 
-    high, low = group.max(0), group.min(0)
+    high, low = group.max(0).astype(np.float32), group.min(0).astype(np.float32)  # the grid is computed in float32
     larger, smaller = np.maximum(high, -low), np.minimum(high, -low)
-    whole = np.where(high >= -low, -1, 1) * np.maximum(larger / 8.5, smaller / 7.5)
+    whole = np.where(high >= -low, np.float32(-1), np.float32(1)) * np.maximum(larger / 8.5, smaller / 7.5)
     for part in gptq.GRID:
-        other = torch.from_numpy(whole * part).float().bfloat16().double().numpy()
+        other = (torch.from_numpy(whole) * part).bfloat16().double().numpy()
         assert (cost(ours.double().numpy()) <= cost(other) * (1 + 1e-4) + 1e-70).all()
 
 

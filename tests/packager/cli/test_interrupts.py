@@ -147,12 +147,12 @@ main()
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "TERM": "xterm"})
-    shown = b""
+    shown, sent = b"", False
     try:
         while block := os.read(terminal, 4096):
-            if b"weights" in block:
-                os.write(terminal, b"\x03\x03")  # twice, as people do
             shown += block
+            if b"weights" in shown and not sent:
+                sent = os.write(terminal, b"\x03\x03") == 2  # twice, as people do
     except OSError:  # Linux says EIO when the other end is closed
         pass
     _, status = os.waitpid(pid, 0)

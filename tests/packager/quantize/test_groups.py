@@ -53,7 +53,11 @@ def int4_group(exact: np.ndarray) -> Group:
 
 
 def int8_group(exact: np.ndarray) -> Group:
-    return one_group(exact, [least_bfloat16(float(np.abs(exact).max()) / 127)], -127, 127)
+    """With the least scale, or one of the next two if that gives every weight exactly and a smaller one doesn't."""
+    least = np.array(least_bfloat16(float(np.abs(exact).max()) / 127), ml_dtypes.bfloat16).view(np.uint16)
+    scales = (least + np.arange(3, dtype=np.uint16)).view(ml_dtypes.bfloat16).astype(float)
+    made = [one_group(exact, [float(scale)], -127, 127) for scale in scales]
+    return next((group for group in made if group[2] == 0), made[0])
 
 
 def assert_by_the_formula(weight: np.ndarray, quantize: Quantize) -> None:

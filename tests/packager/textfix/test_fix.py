@@ -31,6 +31,13 @@ def test_fixing_twice_is_fixing_once(name: str, text: str, encoding: str):
         assert fix(name, once.data).data == once.data
 
 
+@pytest.mark.parametrize("data", [b'{"a": 1,\r "b": 2}', b'{"a": 1,\r\n "b": 2}\r\r\n', b"{}\r ", b"{\r}\n\n"])
+def test_places_are_those_of_the_file_whatever_its_newlines(data: bytes):
+    """A lone carriage return ends a line of the clean text, and none of the file."""
+    found = {problem.rule: problem.offset for problem in fix("generation_config.json", data).problems}
+    assert found == {"QE011": data.index(b"\r"), "QE013": len(data) - 1}
+
+
 @given(NAMES, st.binary(max_size=60))
 def test_no_bytes_make_it_raise(name: str, data: bytes):
     fixed = fix(name, data)
