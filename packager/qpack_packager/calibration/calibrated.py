@@ -72,7 +72,7 @@ class Calibrated:
         except NotDefiniteError as error:
             factored, reason = None, f"the Hessian can't be used: {error}"
             self._fall_back(module, seen.tokens, reason)
-        rounded = round_weight(weight, hessian, factored)
+        rounded = round_weight(weight, factored or hessian)
         self._put(module, rounded.quantized)
         return rounded.quantized, {
             "tokens": seen.tokens,

@@ -23,11 +23,14 @@ class Rounded:
     rtn_output_error: float | None  # what rounding to nearest would have made of it
 
 
-def round_weight(weight: np.ndarray, hessian: torch.Tensor, factored: gptq.Factor | None) -> Rounded:
-    """float32 [N, K] and its inputs' Hessian, float64 [K, K], or the factor that has taken over its memory. Without a
-    factor it's rounded to nearest, and so is each line whose outputs that changes less: GPTQ decides column by column,
-    and may find itself at the end of the codes."""
-    products = factored.halves.products if factored else lambda lines: (lines @ hessian * lines).sum(1)
+def round_weight(weight: np.ndarray, inputs: gptq.Factor | torch.Tensor) -> Rounded:
+    """float32 [N, K], by the factor of its inputs' Hessian. With the Hessian alone, float64 [K, K], it's rounded to
+    nearest, and so is each line whose outputs that changes less: GPTQ decides column by column, and may find itself at
+    the end of the codes."""
+    if isinstance(inputs, gptq.Factor):
+        factored, products = inputs, inputs.halves.products
+    else:
+        factored, products = None, lambda lines: (lines @ inputs * lines).sum(1)
     parts: list[Quantized] = []
     costs = np.zeros(3)  # of what is taken, of rounding to nearest, of losing the weight whole
     for first in range(0, len(weight), LINES):

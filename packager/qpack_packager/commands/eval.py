@@ -1,9 +1,8 @@
 """`qpack eval` as text: what was measured, a column a mode, and how many tokens are how far from the reference."""
 
-import errno
-import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from qpack_packager.commands.typeset import bar, columns, counted, percent, wrapped
 from qpack_packager.evaluate.figures import Figures
@@ -19,8 +18,12 @@ def check_place(output: Path) -> None:
         raise UsageError("is no directory", where=str(output.parent), remedy="make it first, or name another output")
     if output.is_symlink() or (output.exists() and not output.is_file()):
         raise UsageError("is a link or no regular file", where=str(output), remedy="name another output")
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(output.parent))
+    try:
+        with TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        error.filename = str(output.parent)
+        raise
 
 
 def report(bundle: Path, quality: Quality, output_format: str) -> str:

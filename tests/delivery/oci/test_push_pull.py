@@ -37,6 +37,15 @@ def test_what_is_pulled_is_what_was_pushed(bundle: Path, place: Reference, tmp_p
     assert sorted(os.listdir(tmp_path / "deeper")) == ["bundle"]
 
 
+def test_nothing_is_pulled_into_a_bundle(bundle: Path, place: Reference, tmp_path: Path):
+    here = Path(shutil.copytree(bundle, tmp_path / "here"))
+    push(bundle, place)
+    with pytest.raises(UsageError, match="lies in the bundle"):
+        pull(place, here / "weights" / "bundle")
+    assert contents(here) == contents(bundle)
+    assert not pull(place, here).changed
+
+
 def test_the_same_bundle_has_one_digest_and_is_not_moved_twice(bundle: Path, place: Reference, tmp_path: Path):
     copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
     first, again = push(bundle, place), push(copy, place)

@@ -103,7 +103,7 @@ def test_each_module_is_rounded_by_what_the_rounded_ones_before_it_give(family: 
         inputs = inputs_of(transformers_model(tmp_path / "model", state), module)
         hessian = inputs.T @ inputs * (2 / len(inputs))
         damping = max(0.01, module.shape[1] / WINDOWS.size)
-        wanted = round_weight(weight, hessian, factor(hessian, damping))
+        wanted = round_weight(weight, factor(hessian, damping))
         assert np.mean(made.codes != wanted.quantized.codes) < 0.01, module.name  # a tie may fall otherwise
         assert log["output_error"] == pytest.approx(wanted.output_error, rel=0.01)
         assert log["rtn_output_error"] == pytest.approx(wanted.rtn_output_error, rel=1e-3)

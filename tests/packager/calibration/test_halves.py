@@ -30,7 +30,7 @@ def calibrate(k):
     generator, hessian = torch.Generator().manual_seed(0), Hessian(k)
     hessian.see([torch.randn(64, k, generator=generator)], SimpleNamespace(each=lambda *what: map(*what)))
     made = hessian.finish()
-    round_weight(torch.randn(32, k, generator=generator).numpy(), made, factor(made, 1e-9))  # not enough
+    round_weight(torch.randn(32, k, generator=generator).numpy(), factor(made, 1e-9))  # not enough
 
 
 torch.set_num_threads(1)

@@ -26,7 +26,7 @@ def test_no_line_is_worse_than_rounded_to_nearest(seed: int, kind: str, tokens: 
     weight = draw_weight(seed, 6, 2, kind).astype(np.float32)[:, :width]
     inputs = rng.standard_normal((tokens, 4)) @ rng.standard_normal((4, width)) + rng.standard_normal((tokens, width))
     hessian = torch.from_numpy(inputs.T @ inputs / tokens)
-    made = round_weight(np.ascontiguousarray(weight), hessian, factor(hessian))
+    made = round_weight(np.ascontiguousarray(weight), factor(hessian))
     plain = restored(rtn.quantize(np.pad(weight, ((0, 0), (0, -width % 128)))), width)
     ours = relative_change(inputs, weight, restored(made.quantized, width))
     assert (ours <= relative_change(inputs, weight, plain) + 1e-6).all()
@@ -36,7 +36,7 @@ def test_what_the_outputs_lose_is_measured_and_less_than_by_rounding_to_nearest(
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((2000, 16)) @ rng.standard_normal((16, 256)) + 0.5 * rng.standard_normal((2000, 256))
     weight, hessian = draw_weight(1, 64, 2, "gauss").astype(np.float32), torch.from_numpy(inputs.T @ inputs)
-    made = round_weight(weight, hessian, factor(hessian))
+    made = round_weight(weight, factor(hessian))
     plain = rtn.quantize(weight)
     for quantized, error in ((made.quantized, made.output_error), (plain, made.rtn_output_error)):
         change = np.linalg.norm(inputs @ (weight - restored(quantized, 256)).T) / np.linalg.norm(inputs @ weight.T)
@@ -52,10 +52,10 @@ def test_the_lines_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch):
     inputs = np.random.default_rng(2).standard_normal((500, 128))
     weight, hessian = draw_weight(3, 50, 1, "gauss").astype(np.float32), torch.from_numpy(inputs.T @ inputs)
     factored = factor(hessian)
-    whole = round_weight(weight, hessian, factored).quantized
+    whole = round_weight(weight, factored).quantized
     monkeypatch.setattr(rounding, "LINES", 16)
     monkeypatch.setattr(rounding, "COSTED", 7)
-    parts = round_weight(weight, hessian, factored).quantized
+    parts = round_weight(weight, factored).quantized
     assert np.mean(whole.codes != parts.codes) < 0.01  # a product's sum depends on its shape
     assert whole.scales.shape == parts.scales.shape
     assert np.allclose(whole.squared_weight, parts.squared_weight)
@@ -65,7 +65,7 @@ def test_the_lines_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch):
 def test_without_a_factor_a_weight_is_rounded_to_nearest(value: float):
     weight = draw_weight(4, 8, 1, "gauss").astype(np.float32)
     plain = rtn.quantize(weight)
-    made = round_weight(weight, torch.full((128, 128), value, dtype=torch.float64), None)
+    made = round_weight(weight, torch.full((128, 128), value, dtype=torch.float64))
     assert made.quantized.codes.tobytes() == plain.codes.tobytes()
     assert made.quantized.scales.tobytes() == plain.scales.tobytes()
     assert made.output_error is made.rtn_output_error is None

@@ -117,6 +117,14 @@ def test_a_report_that_can_not_be_written_is_told_before_the_work(bundle: Path, 
 
 
 @pytest.mark.usefixtures("unmeasured")
+def test_a_directory_that_takes_no_file_is_told_before_the_work(bundle: Path):
+    """/proc takes none, not even of root."""
+    result = run(bundle, "-o", "/proc/report.json")
+    assert result.exit_code == 1, result.exception
+    assert result.stderr.startswith("error: /proc: ")
+
+
+@pytest.mark.usefixtures("unmeasured")
 def test_a_report_is_not_written_into_the_bundle(bundle: Path):
     result = run(bundle, "-o", bundle / "notes.txt")
     assert result.exit_code == 2

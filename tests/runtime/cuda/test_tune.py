@@ -5,6 +5,7 @@ The stub's times are those of this machine: kernels that sleep stand for slow ti
 import ctypes
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from qpack_runtime.cuda.kernels import load_kernels
 from qpack_runtime.cuda.pair_times import PairTimes, Walk, plan_walk
 from qpack_runtime.cuda.tune import Choice, Measured, choice_of, merged, read_tuning
 from qpack_runtime.reference.marlin import dequantize
-from qpack_schemas.errors import InputError, UnsupportedError
+from qpack_schemas.errors import InputError, UnsupportedError, UsageError
 from qpack_schemas.tuning_kit import Weight, open_kit
 from tuning_kits import changed, stand_in_kit
 
@@ -331,6 +332,13 @@ def test_another_file_is_not_written_over(text: str, kit: Path, stub: Stub, tmp_
 def test_a_place_that_cannot_be_written_is_known_before_anything_is_measured(tmp_path: Path):
     with pytest.raises(InputError, match="is in no directory"):
         read_tuning(tmp_path / "none" / "tuning.json")
+
+
+def test_a_tuning_file_is_not_written_into_a_bundle(kit: Path, tiny_bundle: Callable[[str], Path]):
+    bundle = tiny_bundle("tiny-qwen3")
+    with pytest.raises(UsageError, match="lies in the bundle"):
+        tune.tune(kit, bundle / "tuning.json", lambda line: None)
+    assert not (bundle / "tuning.json").exists()
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
